@@ -165,6 +165,11 @@ class ColdLog:
         self._ready: dict[str, bool] = {}
         self._lock = asyncio.Lock()
 
+    @property
+    def manifests(self) -> Sequence[Manifest]:
+        """Those of its segments, in the order of the log."""
+        return self._manifests
+
     async def packets(
         self,
         *,
@@ -347,13 +352,13 @@ class ColdLog:
     async def sessions(self, reach: Reach) -> set[str]:
         """Return the sessions that stand in these segments at what is reached: runs, packets, places."""
         found: set[str] = set()
-        if reach.runs is not None:
-            statement = "SELECT DISTINCT session_id FROM packet WHERE run_id IN ?"
-            found |= {row[0] for row in await self._rows("packet", statement, [list(reach.runs) or [""]])}
-        if reach.packets is not None:
-            statement = "SELECT DISTINCT session_id FROM ids WHERE packet_id IN ?"
-            ids = [one.bytes for one in reach.packets] or [b""]
-            found |= {row[0] for row in await self._rows("ids", statement, [ids])}
+        for named, table, clause in (
+            (reach.runs, "packet", "run_id IN ?"),
+            (None if reach.packets is None else [one.bytes for one in reach.packets], "ids", "packet_id IN ?"),
+        ):
+            if named:
+                statement = f"SELECT DISTINCT session_id FROM {table} WHERE {clause}"
+                found |= {row[0] for row in await self._rows(table, statement, [list(named)])}
         for shard in {shard for shard, _ in reach.places or ()}:
             numbers = [seq for one, seq in reach.places or () if one == shard]
             for table in ("packet", "hop", "other"):
@@ -685,11 +690,7 @@ def read_archive(pool: asyncpg.Pool, settings: ArchiveSettings) -> None:
 
 @asynccontextmanager
 async def _thaw(
-    settings: ArchiveSettings,
-    opened: dict[str, Archive],
-    pool: asyncpg.Pool,
-    reach: Reach,
-    gone: Sequence[Gone],
+    settings: ArchiveSettings, opened: dict[str, Archive], pool: asyncpg.Pool, reach: Reach, gone: Sequence[Gone]
 ) -> AsyncIterator[asyncpg.Pool]:
     """Give what takes statements as the pool does, and reads the rows of a reach, archived ones too.
 
@@ -699,9 +700,8 @@ async def _thaw(
     """
     name = (await origin_of(pool, gone[0].shard)).rpartition("/")[0]
     archive = opened.setdefault(name, opened.get(name) or Archive.open(settings, name))
-    is_page = reach.page is not None and not {"verdict", "refusal_code"} & {
-        name for name, value in reach.page.filters.items() if value is not None
-    }
+    # Verdicts are those on arrival there: by them whole sessions are read.
+    is_page = reach.page is not None and all(reach.page.filters.get(one) is None for one in ("verdict", "refusal_code"))
     if not is_page and all(one is None for one in (reach.sessions, reach.runs, reach.packets, reach.places)):
         place = place_of(archive.origin(gone[0].shard), gone[0].first)
         raise ArchiveUnavailable(
@@ -709,11 +709,11 @@ async def _thaw(
         )
     sessions = set(reach.sessions or ())
     if not is_page:
-        async with _opened(archive, gone) as cold:
+        async with open_gone(archive, gone) as cold:
             sessions |= await cold.sessions(reach)
         sessions |= await sessions_here(pool, reach)
-        gone = await released_in(pool, Reach(sessions=sessions))
-    async with pool.acquire() as connection, _opened(archive, gone) as cold:
+        gone = gone if reach.is_everywhere else await released_in(pool, Reach(sessions=sessions))
+    async with pool.acquire() as connection, open_gone(archive, gone) as cold:
         transaction = connection.transaction()
         await transaction.start()
         try:
@@ -726,19 +726,26 @@ async def _thaw(
             else:
                 await thawed.load(await cold.rows_of(sessions))
                 await thawed.copy("one.session_id = ANY ($4::text[])", bounds, list(sessions))
+                if reach.is_everywhere:
+                    await thawed.load_conflicts(cold, sessions, reach.packets or (), bounds)
             yield cast(asyncpg.Pool, thawed)
         finally:
             await transaction.rollback()
 
 
 @asynccontextmanager
-async def _opened(archive: Archive, gone: Sequence[Gone]) -> AsyncIterator[ColdLog]:
+async def open_gone(archive: Archive, gone: Sequence[Gone]) -> AsyncIterator[ColdLog]:
+    """Give a reader of these released segments, as `open_cold`. Raises ArchiveUnavailable, ArchiveDiffers."""
     for one in gone:
         if one.is_expired:
             raise ArchiveUnavailable(place_of(archive.origin(one.shard), one.first), None, "its rows have expired")
     manifests = [await archive.read_manifest(one.shard, one.first, one.manifest) for one in gone]
     async with open_cold(archive, manifests) as cold:
         yield cold
+
+
+Bounds = tuple[list[int], list[int], list[int]]
+"""Shards, first and last entries of segments."""
 
 
 class Thawed:
@@ -776,12 +783,22 @@ class Thawed:
             if rows:
                 await self._connection.executemany(statement, rows)
 
-    async def copy(self, clause: str, bounds: tuple[list[int], list[int], list[int]], *values: Any) -> None:
+    async def copy(self, clause: str, bounds: Bounds, *values: Any) -> None:
         """Add the rows of the database that fit, without those of the released segments, which are here already."""
         for table in _TABLES:
             await self._copy(table, clause, bounds, *values)
 
-    async def load_page(self, cold: ColdLog, page: Page, bounds: tuple[list[int], list[int], list[int]]) -> None:
+    async def load_conflicts(
+        self, cold: ColdLog, sessions: Collection[str], packets: Collection[UUID], bounds: Bounds
+    ) -> None:
+        """Add the conflicts of these packets in other sessions, or in none."""
+        for packet in packets:
+            found = await cold.conflicts(packet_id=packet)
+            await self.load({"packet_conflicts": [one for one in found if one["session_id"] not in sessions]})
+        others = "one.packet_id = ANY ($4::uuid[]) AND one.session_id = ANY ($5::text[]) IS NOT TRUE"
+        await self._copy("packet_conflicts", others, bounds, list(packets), list(sessions))
+
+    async def load_page(self, cold: ColdLog, page: Page, bounds: Bounds) -> None:
         """Add what a page of packets may hold, with what is about them."""
         given = {name: value for name, value in page.filters.items() if value is not None}
         packets = await cold.packets(after=page.after, newest=page.newest, limit=page.limit, **given)
@@ -807,9 +824,7 @@ class Thawed:
         for table in ("packet_events", "packet_lineage", "packet_ids"):
             await self._copy(table, about, bounds, [one for one, _ in named], [one for _, one in named])
 
-    async def _copy(
-        self, table: str, clause: str, bounds: tuple[list[int], list[int], list[int]], *values: Any
-    ) -> None:
+    async def _copy(self, table: str, clause: str, bounds: Bounds, *values: Any) -> None:
         columns = ", ".join(self._columns[table])
         await self._connection.execute(
             f"INSERT INTO pg_temp.{table} ({columns}) SELECT {columns} FROM apc_log.{table} AS one "
@@ -832,14 +847,6 @@ class Thawed:
         """Return the first value of a statement."""
         async with self._lock:
             return await self._connection.fetchval(_thawed(statement), *values)
-
-    def cursor(self, statement: str, *values: Any, **options: Any) -> Any:
-        """Return a cursor over a statement."""
-        return self._connection.cursor(_thawed(statement), *values, **options)
-
-    def transaction(self, **options: Any) -> Any:
-        """Return a savepoint: everything is one transaction."""
-        return self._connection.transaction()
 
     @asynccontextmanager
     async def acquire(self, **options: Any) -> AsyncIterator["Thawed"]:

@@ -359,6 +359,8 @@ class Reach:
     places: Collection[tuple[int, int]] | None = None
     ranges: Collection[LogRange] | None = None
     since: datetime | None = None
+    is_everywhere: bool = False
+    """Of the packets conflicts are wanted, which may stand in any segment."""
     page: "Page | None" = None
     """Of the named part a page of packets alone is wanted."""
 
@@ -383,7 +385,7 @@ async def released_in(connection: asyncpg.Pool | AnyConnection, reach: Reach) ->
     """Return the released segments of which a reading of `reach` needs more than the database has, in their order."""
     rows = await connection.fetch(_GONE)
     gone = {(row[0], row[1]): Gone(*row) for row in rows}
-    if not gone or reach.is_whole:
+    if not gone or reach.is_whole or reach.is_everywhere:
         return list(gone.values())
     touched: set[tuple[int, int]] = set()
     sessions = set(reach.sessions or ())

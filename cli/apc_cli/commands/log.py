@@ -19,6 +19,7 @@ from apc_cli.commands.group import Commands, whole_packet_id, whole_run_id, whol
 from apc_cli.commands.log_archive import add_to
 from apc_cli.commands.log_verification import (
     TrustedKeys,
+    archive_at,
     print_uncovered,
     prove_from_archive,
     read_exported,
@@ -285,7 +286,10 @@ async def export(
     given = [read_bytes(path) for path in contract or []] or [packaged_contract_bytes()]
     count = -2  # header and end
     async with open_log() as pool, pool.acquire() as connection:
-        lines = bundle_lines(connection, run_id, own.signer, given, outside)
+        settings = ArchiveSettings()
+        place = settings.archive_url
+        archive = None if place is None else archive_at(place, own.signer.public_key(0))
+        lines = bundle_lines(connection, run_id, own.signer, given, outside, archive)
         first = await anext(lines)  # before the file is created
         with opened(out) as file:
             file.write(first + b"\n")

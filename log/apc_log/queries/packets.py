@@ -419,7 +419,9 @@ def _of_rows(given: Given) -> Reach:
 def _of_conflicts(given: Given) -> Reach:
     """Conflicts name packets that no session may have: without a session any segment may hold one."""
     if given["session_id"] is None:
-        return Reach() if given["packet_id"] is not None else Reach(sessions=())
+        if given["packet_id"] is None:
+            return Reach(sessions=())
+        return Reach(packets=[given["packet_id"]], is_everywhere=True)
     return Reach(sessions=[given["session_id"]])
 
 

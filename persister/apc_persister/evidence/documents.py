@@ -4,14 +4,19 @@ docs/reference/log-format.md holds the formats.
 """
 
 import base64
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any
 from uuid import UUID
 
 import orjson
 
-from apc_log.heads import AnyConnection, LogRange, Reach, require_here
+from apc_log.archive import BLOCK, Archive, Manifest
+from apc_log.cold import ColdLog, open_gone
+from apc_log.heads import AnyConnection, LogRange, Reach, released_in, require_here, unavailable
+from apc_log.merkle import HASH_SIZE, TILE_WIDTH
 from apc_log.offline_verifier import (
     BUNDLE,
     CONSISTENCY,
@@ -38,12 +43,14 @@ _NOTE = "SELECT note FROM apc_log.log_checkpoints WHERE shard = $1 AND tree_size
 _LAST_NOTE = "SELECT note FROM apc_log.log_checkpoints WHERE shard = $1 ORDER BY tree_size DESC LIMIT 1"
 _PLACES = "SELECT session_id, shard, seq FROM apc_log.packet_ids WHERE packet_id = $1 ORDER BY session_id"
 _OF_A_RUN = """
-WITH packets AS MATERIALIZED (
-    SELECT shard, seq, session_id, packet_id, contract_hash FROM apc_log.agent_packets WHERE run_id = $1
+WITH here AS MATERIALIZED (
+    SELECT shard, seq, session_id, packet_id FROM apc_log.agent_packets WHERE run_id = $1
+), packets AS MATERIALIZED (
+    SELECT session_id, packet_id FROM here UNION SELECT * FROM unnest($2::text[], $3::uuid[]) -- what is archived
 ), sessions AS MATERIALIZED (
     SELECT DISTINCT session_id FROM packets
 )
-SELECT shard, seq FROM packets
+SELECT shard, seq FROM here
 UNION ALL SELECT event.shard, event.seq FROM packets JOIN apc_log.packet_events AS event USING (session_id, packet_id)
 UNION ALL SELECT block.shard, block.seq FROM packets JOIN apc_log.packet_lineage AS block USING (session_id, packet_id)
 UNION ALL SELECT move.shard, move.seq FROM sessions JOIN apc_log.coordination_events AS move USING (session_id)
@@ -52,7 +59,9 @@ ORDER BY shard, seq
 """
 _CONTRACTS = """
 SELECT named.contract_hash, contracts.document
-FROM (SELECT DISTINCT contract_hash FROM apc_log.agent_packets WHERE run_id = $1) AS named
+FROM (
+    SELECT contract_hash FROM apc_log.agent_packets WHERE run_id = $1 UNION SELECT unnest($2::bytea[])
+) AS named
 LEFT JOIN apc_log.contracts USING (contract_hash) ORDER BY named.contract_hash
 """
 
@@ -131,29 +140,36 @@ async def bundle_lines(
     signer: Signer,
     contracts: Sequence[bytes],
     outside: ExportedCheckpoints | None = None,
+    archive: Archive | None = None,
 ) -> AsyncIterator[bytes]:
     """Yield the lines of the bundle of a run, as they are read: header, entries, end.
 
     The logs of the run's shards are verified first: a bundle says that it holds all of the run. `contracts` are the
-    bytes of contract files that the log may lack: those of before it kept them.
+    bytes of contract files that the log may lack: those of before it kept them. What was released from the database is
+    read from `archive`.
 
     Raises:
         ProofImpossible: no such run, a contract of the run is not among those given or was changed in the database, an
             entry is not in the tree yet.
         TreeBroken: the log of a shard does not verify.
-        ArchiveUnavailable: some of the run was released from the database.
+        ArchiveUnavailable, ArchiveDiffers: some of the run was released from the database, and cannot be read.
     """
-    async with connection.transaction(isolation="repeatable_read", readonly=True):
-        await require_here(connection, Reach(runs=[run_id]))
+    async with (
+        connection.transaction(isolation="repeatable_read", readonly=True),
+        _archived(connection, run_id, archive) as archived,
+    ):
         await prepare_reader(connection)
         places: dict[int, list[int]] = {}
-        for shard, seq in await connection.fetch(_OF_A_RUN, run_id):
+        here = await connection.fetch(_OF_A_RUN, run_id, *archived.packets)
+        for shard, seq in sorted({*archived.places, *((row["shard"], row["seq"]) for row in here)}):
             places.setdefault(shard, []).append(seq)
         if not places:
             raise ProofImpossible(f"the log holds no packet of run {run_id!r}")
         for shard in sorted(places):
             await _verify(connection, shard, signer, () if outside is None else outside.get(shard, ()))
         tiles = {shard: await Tiles.open(connection, shard) for shard in places}
+        for one in tiles.values():
+            one.archived = archived.tile
         heads: dict[int, Mapping[str, str]] = {}
         for shard, numbers in sorted(places.items()):
             size = tiles[shard].tree.size
@@ -165,15 +181,72 @@ async def bundle_lines(
                 "version": VERSIONS[BUNDLE],
                 "run_id": run_id,
                 "checkpoints": list(heads.values()),
-                "contracts": await _contracts(connection, run_id, contracts),
+                "contracts": await _contracts(connection, run_id, contracts, archived.contracts),
             }
         )
         count = 0
         for shard, numbers in sorted(places.items()):
-            async for item in _items(connection, tiles[shard], numbers, heads[shard]["checkpoint"]):
+            async for item in _items(connection, tiles[shard], numbers, heads[shard]["checkpoint"], archived):
                 yield orjson.dumps({"origin": signer.public_key(shard).name, **item})
                 count += 1
         yield orjson.dumps({"entries": count})
+
+
+@dataclass(slots=True)
+class _Archived:
+    """What of a run is read from the archive."""
+
+    archive: Archive | None = None
+    cold: ColdLog | None = None
+    manifests: Sequence[Manifest] = ()
+    packets: tuple[list[str], list[UUID]] = field(default_factory=lambda: ([], []))
+    """Sessions and ids."""
+    places: set[tuple[int, int]] = field(default_factory=set)
+    contracts: set[bytes] = field(default_factory=set)
+
+    async def find(self, run_id: str) -> None:
+        """Look for the entries of the run."""
+        assert self.cold is not None
+        packets = await self.cold.packets(run_id=run_id, limit=1 << 40)
+        named = [(one["session_id"], one["packet_id"]) for one in packets]
+        sessions = {session for session, _ in named}
+        self.packets = [session for session, _ in named], [packet for _, packet in named]
+        self.contracts = {one["contract_hash"] for one in packets}
+        found = [packets, await self.cold.hops(packets=named), await self.cold.lineage(named)]
+        found += [await self.cold.moves(sessions), await self.cold.conflicts(session_ids=sessions)]
+        self.places = {(one["shard"], one["seq"]) for records in found for one in records}
+
+    async def entries(self, shard: int, numbers: Sequence[int]) -> dict[int, tuple[bytes, bytes | None]]:
+        """Return those of these entries that are archived."""
+        own = [one for one in self.manifests if one.shard == shard]
+        wanted = [seq for seq in numbers if any(one.first <= seq <= one.last for one in own)]
+        if self.cold is None or not wanted:
+            return {}
+        return {seq: (text, raw) for seq, text, raw in await self.cold.entries(shard, wanted)}
+
+    async def tile(self, shard: int, index: int) -> bytes:
+        """Return a full tile of leaves; nothing where it is not archived."""
+        first = index * TILE_WIDTH + 1
+        for one in self.manifests:
+            if self.archive is not None and one.shard == shard and one.first <= first <= one.last:
+                block, at = divmod(first - one.first, BLOCK)
+                leaves = await self.archive.read_block(one, block)
+                return leaves[at * HASH_SIZE : (at + TILE_WIDTH) * HASH_SIZE]
+        return b""
+
+
+@asynccontextmanager
+async def _archived(connection: AnyConnection, run_id: str, archive: Archive | None) -> AsyncIterator[_Archived]:
+    gone = await released_in(connection, Reach(runs=[run_id]))
+    if not gone:
+        yield _Archived()
+        return
+    if archive is None:
+        raise await unavailable(connection, gone[0])
+    async with open_gone(archive, gone) as cold:
+        found = _Archived(archive, cold, cold.manifests)
+        await found.find(run_id)
+        yield found
 
 
 async def _verify(connection: AnyConnection, shard: int, signer: Signer, outside: Sequence[Checkpoint]) -> None:
@@ -194,10 +267,12 @@ def _ranges(numbers: Sequence[int]) -> list[tuple[int, int]]:
     return ranges
 
 
-async def _contracts(connection: AnyConnection, run_id: str, given: Sequence[bytes]) -> list[str]:
+async def _contracts(
+    connection: AnyConnection, run_id: str, given: Sequence[bytes], archived: Collection[bytes]
+) -> list[str]:
     known = {sha256(body).digest(): body for body in given}
     bodies = []
-    for contract_hash, document in await connection.fetch(_CONTRACTS, run_id):
+    for contract_hash, document in await connection.fetch(_CONTRACTS, run_id, list(archived)):
         if document is not None and sha256(document).digest() != contract_hash:
             raise ProofImpossible(
                 f"the bytes of contract {contract_hash.hex()} in table contracts do not have this hash, so nothing is "
@@ -224,7 +299,11 @@ async def _head(connection: AnyConnection, size: int, key: PublicKey, shard: int
 
 
 async def _items(
-    connection: AnyConnection, tiles: Tiles, numbers: Sequence[int], note: str
+    connection: AnyConnection,
+    tiles: Tiles,
+    numbers: Sequence[int],
+    note: str,
+    archived: "_Archived | None" = None,
 ) -> AsyncIterator[dict[str, Any]]:
     """Yield entry, path, and a packet's bytes, by ascending number; each is compared with the signed checkpoint."""
     head = parse_note(note).checkpoint
@@ -234,6 +313,8 @@ async def _items(
             entries = {seq: (text, raw) async for seq, text, raw in read_entries(connection, tiles.shard, chunk)}
         except (ValueError, TypeError, LookupError) as error:
             raise TreeBroken(tiles.shard, f"an entry from {chunk[0]} to {chunk[-1]} cannot be read") from error
+        if archived is not None:
+            entries |= await archived.entries(tiles.shard, chunk)
         for seq in chunk:
             if seq not in entries:
                 raise ProofImpossible(f"shard {tiles.shard} has no entry {seq}")

@@ -5,7 +5,7 @@ docs/explanation/log-security.md); it waits there for the writer. What a batch o
 the transaction that stores it. Anything else was not sent by an orchestrator.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from itertools import count
 
 from apc_bus.crash_points import crash_point
@@ -178,6 +178,8 @@ class Tiles:
         self.tree = tree
         self.roots: dict[tuple[int, int], bytes] = {}
         """(low, high) -> root over leaves low to high - 1: neighbours share most of their proofs."""
+        self.archived: Callable[[int, int], Awaitable[bytes]] | None = None
+        """Gives tiles of leaves that were released, by shard and index."""
         self._read: dict[tuple[int, int], bytes] = {}
 
     @classmethod
@@ -206,6 +208,8 @@ class Tiles:
         if level < len(self.tree.edge) and (self.tree.size >> 8 * level) // TILE_WIDTH == index:
             return self.tree.edge[level]
         tile: bytes | None = await self._connection.fetchval(_TILE, self.shard, level, index)
+        if tile is None and level == 0 and self.archived is not None:
+            return await self.archived(self.shard, index)
         return tile or b""
 
 

@@ -23,7 +23,7 @@ async def test_commands_go_on_in_the_archive_or_say_which_segment_is_missing(pos
         ("packet", "trace", "--packet-id", str(APPROVAL), "--json"),
         ("packet", "replay", "--run-id", "run-0", "--json"),
         ("packet", "tree", str(APPROVAL), "--json"),
-        ("packet", "lineage", str(APPROVAL), "--json"),
+        ("packet", "impact", str(APPROVAL), "--json"),
         ("log", "prove", str(APPROVAL)),
     ):
         refused = apc(*command, given=without)

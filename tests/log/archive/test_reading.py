@@ -11,18 +11,23 @@ from types import ModuleType
 from typing import Any
 
 import asyncpg
+import orjson
 import pytest
 from tests.support.log.archived import APPROVAL, ReleasedLog, full_log
 
 import apc_log.queries
-from apc_contracts.contract.contract import load_contract
-from apc_log.archive import BLOCK
+from apc_bus.settings import PersisterSettings
+from apc_contracts.contract.contract import load_contract, packaged_contract_bytes
+from apc_log.archive import BLOCK, Archive
 from apc_log.errors import ArchiveUnavailable
+from apc_log.offline_verifier import check_file
 from apc_log.queries.dead import DeliveryId
 from apc_log.queries.news import Passage
 from apc_log.queries.packet_pages import page_of_packets
 from apc_log.queries.packets import Position, TracePage, list_agent_packets, trace
 from apc_log.queries.replay import replay
+from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.evidence.documents import bundle_lines
 
 pytestmark = [pytest.mark.postgres, pytest.mark.long]
 EARLY = datetime(2020, 1, 1, tzinfo=UTC)
@@ -208,3 +213,22 @@ async def test_a_session_that_stays_needs_no_archive(log: ReleasedLog) -> None:
     before = await pages(log.pool, {"session_id": "session-of-run-1"})
     await log.release()
     assert await pages(log.pool, {"session_id": "session-of-run-1"}) == before
+
+
+async def test_a_bundle_of_cold_and_hot_is_whole_and_verifies(log: ReleasedLog) -> None:
+    """The same entries as before the release, each with its path to a signed checkpoint."""
+    signer = load_signer(PersisterSettings())
+
+    async def entries(archive: Archive | None) -> tuple[list[str], list[str]]:
+        async with log.pool.acquire() as connection:
+            given = [packaged_contract_bytes()]
+            lines = [line.decode() async for line in bundle_lines(connection, RUN, signer, given, archive=archive)]
+        return [orjson.loads(line)["entry"] for line in lines[1:-1]], lines
+
+    before, _ = await entries(None)
+    await log.release(1)
+    with pytest.raises(ArchiveUnavailable, match=log.places[0]):
+        await entries(None)
+    after, lines = await entries(log.archive)
+    assert after == before
+    assert check_file([f"{line}\n" for line in lines], [signer.public_key(0)])

@@ -1,12 +1,13 @@
 """A log of two segments, of every kind of entry, and its archive in a folder: what tests of the archive begin with."""
 
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
+from typing import cast
 from uuid import UUID, uuid4
 
 import asyncpg
@@ -31,7 +32,7 @@ from apc_log.batch import (
 )
 from apc_log.cold import read_archive
 from apc_log.offline_verifier import Checkpoint, PublicKey, parse_note
-from apc_persister.ageing import Ageing, Policy
+from apc_persister.ageing import Ageing, Policy, Step
 from apc_persister.archiving import archive_segment
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.tree import TreeSigner
@@ -190,8 +191,9 @@ class ReleasedLog:
                 "waits",
             ] * 2
             await connection.execute(_EXPORTED)
-            async with aclosing(Ageing(connection, self.archive, policy).run()) as steps:
-                assert [(await anext(steps)).done for _ in range(number)] == ["released"] * number
+            steps = cast(AsyncGenerator[Step], Ageing(connection, self.archive, policy).run())
+            assert [(await anext(steps)).done for _ in range(number)] == ["released"] * number
+            await steps.aclose()
 
     @property
     def places(self) -> list[str]:

@@ -657,16 +657,15 @@ def _from_right(roots: Sequence[bytes]) -> bytes:
     return root
 
 
-# Cold and hot together: the rows of what is asked for, in temporary tables beside views and functions as the log has
-# them, so that every reading gives what it gave before the release. Nothing of them outlives the reading.
+# Cold and hot together: the rows of what is asked for in temporary tables, beside views and functions as the log has
+# them, so that a reading gives what it gave before the release. They end with it.
 
 _TABLES = ("agent_packets", "packet_events", "packet_lineage", "coordination_events", "packet_conflicts", "packet_ids")
 _ABOVE = ("packets", "packet_transitions", "packet_recipient_state", "packet_stale")
-_FUNCTIONS = ("packet_states",)
-_THAWED = re.compile(rf"\bapc_log\.({'|'.join((*_TABLES, *_ABOVE, *_FUNCTIONS))})\b")
+_THAWED = re.compile(rf"\bapc_log\.({'|'.join((*_TABLES, *_ABOVE))}|packet_states)\b")
 _VIEW = "SELECT pg_get_viewdef(format('apc_log.%I', $1::text)::regclass)"
 _BODIES = """
-SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'apc_log'::regnamespace AND proname = ANY ($1::text[])
+SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'apc_log'::regnamespace AND proname = 'packet_states'
 """
 _COLUMNS_OF = """
 SELECT attname FROM pg_attribute WHERE attrelid = format('apc_log.%I', $1::text)::regclass AND attnum > 0
@@ -704,9 +703,7 @@ async def _thaw(
     is_page = reach.page is not None and all(reach.page.filters.get(one) is None for one in ("verdict", "refusal_code"))
     if not is_page and all(one is None for one in (reach.sessions, reach.runs, reach.packets, reach.places)):
         place = place_of(archive.origin(gone[0].shard), gone[0].first)
-        raise ArchiveUnavailable(
-            place, None, "this is not looked for in the archive: name a session, a run or a packet"
-        )
+        raise ArchiveUnavailable(place, None, "only sessions, runs and packets are looked for in the archive")
     sessions = set(reach.sessions or ())
     if not is_page:
         async with open_gone(archive, gone) as cold:
@@ -770,7 +767,7 @@ class Thawed:
         for view in _ABOVE:
             text = await self._connection.fetchval(_VIEW, view)
             await self._connection.execute(f"CREATE TEMPORARY VIEW {view} AS {_thawed(text)}")
-        for row in await self._connection.fetch(_BODIES, list(_FUNCTIONS)):
+        for row in await self._connection.fetch(_BODIES):
             await self._connection.execute(_thawed(row[0]))
 
     async def load(self, tables: Mapping[str, Sequence[Record]]) -> None:
@@ -816,9 +813,8 @@ class Thawed:
             f"ORDER BY one.shard {order}, one.seq {order} LIMIT {int(page.limit)}",
             *values,
         )
-        places = [row["shard"] for row in rows], [row["seq"] for row in rows]
-        at_places = "(one.shard, one.seq) IN (SELECT * FROM unnest($4::integer[], $5::bigint[]))"
-        await self._copy("agent_packets", at_places, bounds, *places)
+        there = "(one.shard, one.seq) IN (SELECT * FROM unnest($4::integer[], $5::bigint[]))"
+        await self._copy("agent_packets", there, bounds, [row["shard"] for row in rows], [row["seq"] for row in rows])
         named = [(one["session_id"], one["packet_id"]) for one in [*packets, *map(dict, rows)]]
         about = "(one.session_id, one.packet_id) IN (SELECT * FROM unnest($4::text[], $5::uuid[]))"
         for table in ("packet_events", "packet_lineage", "packet_ids"):

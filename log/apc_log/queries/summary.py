@@ -13,7 +13,7 @@ import asyncpg
 from apc_contracts.contract.contract import Contract
 from apc_contracts.protocol.effectiveness import DecayDecision, EvalTally, ProtocolTally, measure
 from apc_contracts.protocol.ledger import ProtocolLedger
-from apc_log.heads import AnyConnection
+from apc_log.heads import AnyConnection, Reach, released_in, released_until
 from apc_log.protocol_evidence import read_ledger
 
 # What the persister keeps (migrations/sql/0105_analytics.sql): over the whole log counts by protocol, of a run its
@@ -352,6 +352,8 @@ class LineageSummary:
     decay_decisions: tuple[Mapping[str, Any], ...]
     """The latest."""
     after: AfterProtocol | None
+    archived_until: datetime | None = None
+    """Arbitrations up to this time are in the archive, and not among these; None = none are."""
 
 
 async def get_packet_lineage_summary(
@@ -377,6 +379,7 @@ async def get_packet_lineage_summary(
     )
     (found, modes, correlation, refusals), (propagation, arbitrations, decay) = await asyncio.gather(figures, latest)
     last = found[-1] if len(found) == limit else None
+    gone = await released_in(pool, Reach() if run_id is None else Reach(runs=[run_id]))
     return LineageSummary(
         tuple(found),
         tuple(modes),
@@ -386,6 +389,7 @@ async def get_packet_lineage_summary(
         tuple(dict(row) for row in arbitrations),
         tuple(dict(row) for row in decay),
         None if last is None else AfterProtocol(last.transfers, last.protocol_id),
+        await released_until(pool) if gone else None,
     )
 
 

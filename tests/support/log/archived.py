@@ -11,11 +11,13 @@ from typing import cast
 from uuid import UUID, uuid4
 
 import asyncpg
+from msgspec import structs
 from tests.support.log.entries import coordination, hop, lifecycle, packet_entry
 
 from apc_bus.database import open_pool
 from apc_bus.port import Delivery, Message
 from apc_bus.settings import ArchiveSettings, PersisterSettings
+from apc_contracts.contract.contract import load_contract
 from apc_log.archive import BLOCK, Archive, Manifest, place_of
 from apc_log.batch import (
     EPOCH_OPEN_TYPE,
@@ -44,6 +46,7 @@ from apc_persister.writer import drop_connection, take_connection
 SEGMENTS = 2
 APPROVAL = UUID("aaaaaaaa-0000-4000-8000-000000000001")
 """A packet of the first segment."""
+_CONTRACT_HASH = load_contract().hash
 _BATCH = 2_000
 _SPOKEN = 6
 """Of so many batches one is of packets; the others are of what costs little to write."""
@@ -133,6 +136,7 @@ def _spoken(number: int) -> Iterator[Entry]:
                 "artifact_hash": f"sha256:{place:064x}",
             },
         )
+        packet = structs.replace(packet, contract_hash=_CONTRACT_HASH)
         above = packet
         yield packet
         yield from _fate(packet, number, place)

@@ -5,6 +5,7 @@ import inspect
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cache, wraps
@@ -496,6 +497,8 @@ Thaw = Callable[[asyncpg.Pool, Reach, Sequence[Gone]], AbstractAsyncContextManag
 _ARCHIVES: WeakKeyDictionary[asyncpg.Pool, Thaw] = WeakKeyDictionary()
 """Of each pool how to read the archive of its log."""
 _SHARDS = 256
+_INSIDE: ContextVar[bool] = ContextVar("inside", default=False)
+"""Whether this is part of a reading that looks for what is missing itself."""
 Given = Mapping[str, Any]
 """Parameter -> argument of a reading; filters by their own names."""
 P = ParamSpec("P")
@@ -525,24 +528,21 @@ def reads(
 
         @wraps(function)
         async def read(pool: C, /, *args: P.args, **kwargs: P.kwargs) -> T:
-            if getattr(pool, "is_thawed", False):
+            if _INSIDE.get() or getattr(pool, "is_thawed", False):
                 return await function(pool, *args, **kwargs)
             given = _given(signature, pool, args, kwargs)
             reach = of(given)
-            failure: Exception | None = None
-            result: T | None = None
-            try:
-                result = await function(pool, *args, **kwargs)
-            except (LookupError, ValueError, TypeError, AttributeError) as error:  # over rows that are not there
-                failure = error
-            # Behind the reading: what is released while it goes on must not be missed.
             gone = await released_in(pool, reach)
-            if failure is not None and not gone:
-                raise failure
-            if not gone:
-                return cast(T, result)
-            if failure is None and enough is not None and enough(result, given, gone, await released_until(pool)):
-                return cast(T, result)
+            if not gone or enough is not None:
+                failure, result = await _tried(function(pool, *args, **kwargs))
+                # Behind the reading: what is released while it goes on must not be missed.
+                gone = await released_in(pool, reach)
+                if failure is not None and not gone:
+                    raise failure
+                if not gone:
+                    return cast(T, result)
+                if failure is None and enough is not None and enough(result, given, gone, await released_until(pool)):
+                    return cast(T, result)
             thaw = _ARCHIVES.get(pool) if isinstance(pool, asyncpg.Pool) else None
             if thaw is None or not isinstance(pool, asyncpg.Pool):
                 raise await unavailable(pool, gone[0])
@@ -553,6 +553,18 @@ def reads(
         return read
 
     return decorated
+
+
+async def _tried(reading: Awaitable[T]) -> tuple[Exception | None, T | None]:
+    """Return what a reading gives, or why it failed over rows that are not there. Readings within it are not looked at:
+    they need no more than it does."""
+    token = _INSIDE.set(True)
+    try:
+        return None, await reading
+    except (LookupError, ValueError, TypeError, AttributeError) as error:
+        return error, None
+    finally:
+        _INSIDE.reset(token)
 
 
 def _given(signature: inspect.Signature, pool: object, args: Sequence[Any], kwargs: Given) -> dict[str, Any]:

@@ -74,6 +74,9 @@ async def lineage_summary(
         print_json({**asdict(summary), "after": cursor})
         return
     _print_summary(summary)
+    if summary.archived_until is not None:
+        until = summary.archived_until.isoformat(timespec="seconds")
+        echo(f"arbitrations up to {until} are in the archive, and not among these", file=sys.stderr)
     if cursor is not None:
         echo(f"more protocols: --after {cursor}", file=sys.stderr)
 

@@ -1,6 +1,7 @@
 """Commands over a log of which segments were released."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ async def test_commands_go_on_in_the_archive_or_say_which_segment_is_missing(pos
     async with full_log(postgres_url, tmp_path) as log:
         await log.release()
     apc = ApcCommand(tmp_path)
-    without = {"APC_DATABASE_URL": postgres_url, "APC_LOG_NAME": log.log_name}
+    without = {"APC_DATABASE_URL": postgres_url, "APC_LOG_KEY": os.environ["APC_LOG_KEY"]}
     given = without | {"APC_ARCHIVE_URL": str(log.archive.location)}
     said = f"ARCHIVE_UNAVAILABLE: {log.places[0]}: it was released from the database"
     for command in (

@@ -93,7 +93,11 @@ async def compare_sessions(
         for row in await connection.fetch(_RANGES) if run_id is None else ():
             what = f"the range of session {row['session_id']!r} is not that of its entries"
             sessions.findings.append(LogFinding(None, 1, what, "sessions"))
-        chosen = await (list_sessions(connection) if run_id is None else records.sessions(run_id))
+        try:
+            chosen = await (list_sessions(connection) if run_id is None else records.sessions(run_id))
+        except ArchiveUnavailable as error:
+            chosen = []
+            sessions.unplayed.append(f"run {run_id!r}: {error}")
         archived = {row[0] for row in await connection.fetch(_IN_ARCHIVE)}.intersection(chosen)
         if archived:
             sessions.unplayed.append(f"the archive has entries of {numbered(len(archived), 'session')} that ended")

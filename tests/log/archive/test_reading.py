@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import pkgutil
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -26,6 +27,7 @@ from apc_log.queries.news import Passage
 from apc_log.queries.packet_pages import page_of_packets
 from apc_log.queries.packets import Position, TracePage, list_agent_packets, trace
 from apc_log.queries.replay import replay
+from apc_log.queries.session_pages import CountedRanges
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.documents import bundle_lines
 
@@ -139,6 +141,13 @@ async def test_each_reading_of_a_released_log_is_the_same_or_an_error(log: Relea
         [row async for row in replay(log.pool, RUN)]
 
 
+def comparable(result: Any) -> Any:
+    """Return a result without what has no order: the counts of a range."""
+    if isinstance(result, CountedRanges):
+        return Counter(result.packets), Counter(map(repr, result.hops)), result.single
+    return result
+
+
 @pytest.mark.parametrize("released", [1, 2])
 async def test_each_reading_goes_on_in_the_archive(log: ReleasedLog, released: int) -> None:
     known = await arguments(log.pool)
@@ -161,7 +170,7 @@ async def test_each_reading_goes_on_in_the_archive(log: ReleasedLog, released: i
         else:
             if name == "read_surroundings":
                 result = replace(result, now=before[name].now)
-            wrong += [] if result == before[name] else [name]
+            wrong += [] if comparable(result) == comparable(before[name]) else [name]
     assert wrong == []
     assert refused == WHOLE
     assert [row async for row in replay(log.pool, RUN)] == replayed

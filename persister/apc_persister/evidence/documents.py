@@ -159,12 +159,7 @@ async def bundle_lines(
         _archived(connection, run_id, archive) as archived,
     ):
         await prepare_reader(connection)
-        places: dict[int, list[int]] = {}
-        here = await connection.fetch(_OF_A_RUN, run_id, *archived.packets)
-        for shard, seq in sorted({*archived.places, *((row["shard"], row["seq"]) for row in here)}):
-            places.setdefault(shard, []).append(seq)
-        if not places:
-            raise ProofImpossible(f"the log holds no packet of run {run_id!r}")
+        places = await _places(connection, run_id, archived)
         for shard in sorted(places):
             await _verify(connection, shard, signer, () if outside is None else outside.get(shard, ()))
         tiles = {shard: await Tiles.open(connection, shard) for shard in places}
@@ -233,6 +228,17 @@ class _Archived:
                 leaves = await self.archive.read_block(one, block)
                 return leaves[at * HASH_SIZE : (at + TILE_WIDTH) * HASH_SIZE]
         return b""
+
+
+async def _places(connection: AnyConnection, run_id: str, archived: _Archived) -> dict[int, list[int]]:
+    """Return the entries of a run by shard, in order: those of the database and of the archive."""
+    places: dict[int, list[int]] = {}
+    here = await connection.fetch(_OF_A_RUN, run_id, *archived.packets)
+    for shard, seq in sorted({*archived.places, *((row["shard"], row["seq"]) for row in here)}):
+        places.setdefault(shard, []).append(seq)
+    if not places:
+        raise ProofImpossible(f"the log holds no packet of run {run_id!r}")
+    return places
 
 
 @asynccontextmanager

@@ -142,7 +142,8 @@ async def _first_entry(connection: AnyConnection, log: Written, sessions: Collec
         return log.next_seq
     if not log.is_bounded:
         return 1
-    first: int | None = await connection.fetchval(_FIRST, log.shard, list(sessions))
+    names = [name for name in sessions if _is_storable((name,))]
+    first: int | None = await connection.fetchval(_FIRST, log.shard, names)
     return log.next_seq if first is None else max(first, 1)
 
 
@@ -150,9 +151,10 @@ async def _known(
     connection: AnyConnection, shard: int, wanted: Collection[Identity], first: int, last: int
 ) -> dict[Identity, bytes]:
     """Return those of these packets that the log has from one entry to another, each with its hash."""
-    if not wanted or first > last:
+    asked = [identity for identity in wanted if _is_storable(identity)]
+    if not asked or first > last:
         return {}
-    rows = await connection.fetch(_IDS, *_columns(wanted), shard, first, last)
+    rows = await connection.fetch(_IDS, *_columns(asked), shard, first, last)
     return {(row["session_id"], row["packet_id"]): row["packet_hash"] for row in rows}
 
 
@@ -177,8 +179,9 @@ async def _replace_older(
                 wanted[_TRANSITIONS].append(_key(item.entry))
     repeated: set[Key] = set()
     for statement, keys in wanted.items():
-        if keys:
-            rows = await connection.fetch(statement, *_columns(keys), log.shard, first, log.segment_first - 1)
+        asked = [key for key in keys if _is_storable(key)]
+        if asked:
+            rows = await connection.fetch(statement, *_columns(asked), log.shard, first, log.segment_first - 1)
             repeated.update(map(tuple, rows))
     found = [at for at, item in enumerate(placed) if _key(item.entry) in repeated] if repeated else []
     for at in found:
@@ -201,6 +204,11 @@ def _key(entry: Entry) -> Key:
         case CoordinationEntry():
             return entry.session_id, entry.step, entry.event
     return ()
+
+
+def _is_storable(key: Key) -> bool:
+    """The log has nothing with a U+0000, which is no text of the database: to ask for it fails."""
+    return not any(isinstance(part, str) and "\0" in part for part in key)
 
 
 def _columns(rows: Iterable[Key]) -> Iterable[list[object]]:

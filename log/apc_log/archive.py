@@ -17,7 +17,6 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any, Self
 
-import asyncpg
 import obstore
 import orjson
 from obstore.exceptions import AlreadyExistsError, BaseError
@@ -27,7 +26,6 @@ from apc_bus.artifacts import is_plain_file, local_folder, open_remote, store_pr
 from apc_bus.folders import make_private_folder, sync_below
 from apc_bus.settings import ArchiveSettings
 from apc_log.errors import ArchiveDiffers, ArchiveError, ArchiveUnavailable
-from apc_log.heads import AnyConnection
 from apc_log.merkle import HASH_SIZE, fold, fold_bytes, widths_between
 from apc_log.offline_verifier import CheckFailed, SignedNote, parse_note
 
@@ -86,21 +84,6 @@ _PART_BYTES = 1 << 20
 _MOST_MANIFEST_BYTES = 1 << 26
 _LOCKED = {"x-amz-sdk-checksum-algorithm": "SHA256"}
 """A bucket with object lock takes no object without it."""
-
-
-_NEWEST_NOTE = "SELECT note FROM apc_log.log_checkpoints ORDER BY tree_size DESC LIMIT 1"
-
-
-async def read_log_name(connection: AnyConnection | asyncpg.Pool) -> str:
-    """Return the log's name as its newest checkpoint says it: who reads the archive needs no key.
-
-    Raises:
-        ArchiveError: no checkpoint was signed yet.
-    """
-    note = await connection.fetchval(_NEWEST_NOTE)
-    if note is None:
-        raise ArchiveError("the log has no checkpoint yet: start the log writer")
-    return parse_note(note).checkpoint.origin.rpartition("/")[0]
 
 
 def table_of(kind: str) -> str:

@@ -17,8 +17,8 @@ from apc_cli.errors import InputUnusable, ServiceAway
 from apc_cli.output.output import AsJson, print_json, print_rows
 from apc_cli.output.terminal import echo
 from apc_cli.system.running import stop_on_signals
-from apc_log.archive import Archive, read_log_name
-from apc_log.heads import AnyConnection
+from apc_log.archive import Archive
+from apc_log.heads import AnyConnection, origin_of
 from apc_persister.ageing import Ageing, Step, hold, lift_hold, list_holds, list_segments, load_policy
 
 INTERVAL = timedelta(minutes=1)
@@ -78,7 +78,10 @@ async def archive(
     while not stop.is_set():
         found = 0
         async with _as_archiver() as connection:
-            store = Archive.open(settings, await read_log_name(connection))
+            log_name, _, shard = (await origin_of(connection, 0)).rpartition("/")
+            if not shard.isdigit():
+                raise InputUnusable("the log has no checkpoint yet: start the log writer")
+            store = Archive.open(settings, log_name)
             async for step in Ageing(connection, store, policy).run():
                 found += 1
                 _tell(step, as_json)

@@ -208,7 +208,7 @@ async def test_bounds_change_no_result(bench: LogBench) -> None:
 UNBOUNDED = {
     f"apc_{name}"
     for name in """
-persister.archiving._IDS log.heads._OF_SESSIONS log.heads._PACKETS_AT log.heads._RUN_PACKETS log.heads._SESSIONS_OF_PACKETS
+log.heads._OF_SESSIONS log.heads._PACKETS_AT log.heads._RUN_PACKETS log.heads._SESSIONS_OF_PACKETS
 log.placement._SPLIT log.queries.activity._LATEST log.queries.agents.OPEN log.queries.agents._CAUSES
 log.queries.agents._LEFT_BEHIND
 log.queries.dead.STATES log.queries.health._BY_REASON log.queries.lineage._ROOT log.queries.news._LATE_HEARTBEATS

@@ -15,6 +15,7 @@ from apc_automl.swarm.briefs import TableProfile, distance
 from apc_automl.training.recipes import FAMILIES
 from apc_bus.database import DATABASE_AWAY, connect
 from apc_bus.telemetry import get_logger
+from apc_log.errors import ArchiveError
 from apc_log.queries.sessions import past_trials
 
 MOST_RUNS = 50
@@ -63,7 +64,7 @@ class LoggedPast:
                 rows = await past_trials(connection, but_not, MOST_RUNS, only)
             finally:
                 await connection.close()
-        except DATABASE_AWAY as error:
+        except (*DATABASE_AWAY, ArchiveError) as error:
             log.warning("past_runs_unread", reason=str(error) or type(error).__name__)
             return []
         return [trial for row in rows if (trial := _trial(row)) is not None]

@@ -133,7 +133,8 @@ PORT = 5432
 _SOCKET = f".s.PGSQL.{PORT}"
 _LONGEST_SOCKET = 103
 """Bytes in the path of a socket; Linux takes four more."""
-_OPTIONS = "-c unix_socket_permissions=0700"
+# A statement locks every segment of the log that it may read, and each of its indexes.
+_OPTIONS = "-c unix_socket_permissions=0700 -c max_locks_per_transaction=256"
 _READ_IN_URL = frozenset(",'\"\\")
 _LOCALES = (None, "C.UTF-8", "C")
 """Of a new cluster: the user's, unless this machine does not have it."""

@@ -202,7 +202,7 @@ DECLARE
     item record;
     divided regclass;
     part text;
-    is_empty boolean;
+    has_rows boolean;
     recorded bigint;
 BEGIN
     PERFORM FROM apc_log.shards WHERE shard = in_shard FOR UPDATE;
@@ -214,14 +214,17 @@ BEGIN
         RAISE EXCEPTION 'the segment from entry % of shard % stays: %', first, in_shard, problem
             USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
-    EXECUTE format('SELECT EXISTS (SELECT FROM apc_guard.staying($1, $2, $3, $4) AS named(session_id)
-        JOIN apc_log.agent_packets AS packet USING (session_id) WHERE packet.shard = $1 AND packet.seq BETWEEN $2 AND $3
-        AND NOT EXISTS (SELECT FROM apc_log.%I AS kept WHERE kept.seq = packet.seq))',
-        apc_guard.segment_name('agent_packets', in_shard, first) || '_thin') INTO is_empty USING in_shard, first, last, contracts;
-    IF is_empty THEN
-        RAISE EXCEPTION 'more of the segment from entry % of shard % has to stay than was made: make it again', first, in_shard
-            USING ERRCODE = 'serialization_failure';
-    END IF;
+    FOR item IN SELECT * FROM apc_guard.divided() WHERE relname NOT IN ('packet_search', 'log_tiles') LOOP
+        EXECUTE format('SELECT EXISTS (SELECT FROM apc_guard.staying($1, $2, $3, $4) AS named(session_id)
+            JOIN apc_log.%I AS entry USING (session_id) WHERE entry.shard = $1 AND entry.seq BETWEEN $2 AND $3
+            AND NOT EXISTS (SELECT FROM apc_log.%I AS kept WHERE kept.seq = entry.seq))', item.relname,
+            apc_guard.segment_name(item.relname, in_shard, first) || '_thin')
+        INTO has_rows USING in_shard, first, last, contracts;
+        IF has_rows THEN
+            RAISE EXCEPTION 'more of the segment from entry % of shard % has to stay than was made: make it again', first, in_shard
+                USING ERRCODE = 'serialization_failure';
+        END IF;
+    END LOOP;
     PERFORM apc_guard.begin_act();
     FOR item IN SELECT * FROM apc_guard.divided() LOOP
         divided := format('apc_log.%I', item.relname)::regclass;
@@ -229,8 +232,8 @@ BEGIN
         UPDATE apc_guard.log_tables SET part_of = NULL, bounds = NULL WHERE relname = part;
         EXECUTE format('ALTER TABLE %s DETACH PARTITION apc_log.%I', divided, part);
         CONTINUE WHEN item.relname = 'log_tiles';
-        EXECUTE format('SELECT NOT EXISTS (SELECT FROM apc_log.%I)', part || '_thin') INTO is_empty;
-        IF is_empty THEN
+        EXECUTE format('SELECT EXISTS (SELECT FROM apc_log.%I)', part || '_thin') INTO has_rows;
+        IF NOT has_rows THEN
             PERFORM apc_guard.drop_table(part || '_thin');
         ELSE
             PERFORM apc_guard.attach(format('apc_log.%I', part || '_thin')::regclass, divided,
@@ -330,6 +333,7 @@ DO $$
 BEGIN
     GRANT USAGE ON SCHEMA apc_log, apc_guard TO apc_archiver;
     GRANT SELECT ON apc_guard.holds TO apc_owner, apc_reader, apc_writer;
+    GRANT EXECUTE ON FUNCTION apc_guard.fold(bytea), apc_guard.segment_root(integer, bigint, bigint) TO apc_owner, apc_reader, apc_writer;
     GRANT EXECUTE ON FUNCTION apc_guard.record_segment(integer, bigint, bytea, text, jsonb), apc_guard.release_problem(integer, bigint),
         apc_guard.build_thin(integer, bigint, bytea[]), apc_guard.release(integer, bigint, bytea[]), apc_guard.drop_released(integer, bigint),
         apc_guard.expire(integer, bigint), apc_guard.hold(text, text, bytea, text, timestamptz), apc_guard.lift_hold(uuid)

@@ -12,6 +12,7 @@ from apc_log.archive import Archive
 from apc_log.offline_verifier import PublicKey
 from apc_persister.ageing import Ageing, Policy, PolicyUnusable, Step, load_policy
 from apc_persister.follower import Follower
+from apc_persister.verification.derived import compare_derived
 from apc_persister.verification.verify import Report, verify_shard
 
 NOW = Policy(release_after=timedelta(0))
@@ -90,6 +91,7 @@ async def test_a_segment_is_archived_recorded_and_let_go_of(ageing: AgeingLog) -
     assert await ageing.connection.fetch(leftover) == []
     report = await ageing.verify()
     assert (report.findings, report.released) == ([], 2 * 65536)
+    assert [one for one in await compare_derived(ageing.connection) if "is said to be" in one.message] == []
     assert await ageing.age() == []
 
 
@@ -119,6 +121,17 @@ async def test_what_is_open_held_or_counted_stays(ageing: AgeingLog) -> None:
     told = await connection.fetch("SELECT detail FROM apc_log.log_events WHERE kind = 'hold' ORDER BY seq")
     assert len(told) == 2
     assert (await ageing.verify()).findings == []
+
+
+@pytest.mark.long
+async def test_a_state_that_no_entry_tells_is_found(ageing: AgeingLog) -> None:
+    """Who can write the guard's table could hide rows by it: that a segment was let go of stands in the signed log."""
+    connection = ageing.connection
+    untold = [one for one in await compare_derived(connection) if "is said to be" in one.message]
+    assert untold == []
+    await connection.execute("UPDATE apc_guard.segments SET state = 'released' WHERE first_seq = 1")
+    untold = [one for one in await compare_derived(connection) if "is said to be released" in one.message]
+    assert [(one.shard, one.seq, one.place) for one in untold] == [(0, 1, "segments 1")]
 
 
 @pytest.mark.long

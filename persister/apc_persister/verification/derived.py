@@ -152,6 +152,23 @@ SELECT max(shard) AS shard, max(seq) AS seq FROM apc_log.{table} WHERE EXISTS (
 )
 GROUP BY {columns} HAVING count(*) > 1 ORDER BY 1, 2 LIMIT $1
 """
+_UNTOLD = """
+SELECT shard, first_seq, state FROM apc_log.segments AS segment
+WHERE state IN ('recorded', 'released', 'expired') AND (
+    root IS DISTINCT FROM apc_guard.segment_root(shard, first_seq, last_seq)
+    OR NOT EXISTS (
+        SELECT FROM apc_log.log_events AS told
+        WHERE told.shard = segment.shard AND told.seq = record_seq AND kind = 'segment'
+        AND detail @> jsonb_build_object('first_seq', first_seq, 'last_seq', last_seq, 'root', encode(root, 'hex')))
+    OR state <> 'recorded' AND NOT EXISTS (
+        SELECT FROM apc_log.log_events AS told WHERE told.shard = segment.shard AND kind = 'release'
+        AND detail @> jsonb_build_object('first_seq', first_seq, 'last_seq', last_seq))
+    OR state = 'expired' AND NOT EXISTS (
+        SELECT FROM apc_log.log_events AS told WHERE told.shard = segment.shard AND kind = 'expire'
+        AND detail @> jsonb_build_object('first_seq', first_seq, 'last_seq', last_seq)))
+ORDER BY shard, first_seq LIMIT $1
+"""
+"""Segments whose state no entry of the log tells, or that were recorded with another root than the tree has."""
 # A log that no orchestrator has brought a contract (table contracts is empty) is played again under the available ones.
 _CONTRACTS = """
 SELECT coalesce(encode(contract_hash, 'hex'), 'NULL') AS name, 'the bytes do not have this hash' AS what
@@ -189,6 +206,12 @@ async def compare_derived(connection: AnyConnection) -> list[LogFinding]:
             for row in await _rows(connection, _REPEATED.format(table=table, columns=columns), table, findings):
                 message = f"another entry says the same: {columns} of {table}"
                 findings.append(LogFinding(row["shard"], row["seq"], message, f"entry {row['seq']}"))
+        for row in await _rows(connection, _UNTOLD, "segments", findings):
+            first = row["first_seq"]
+            message = (
+                f"the segment from entry {first} is said to be {row['state']}: the entries or the tree say otherwise"
+            )
+            findings.append(LogFinding(row["shard"], first, message, f"segments {first}"))
         for row in await _rows(connection, _CONTRACTS, "contracts", findings):
             findings.append(LogFinding(None, 1, f"contract {row['name']}: {row['what']}", f"contracts {row['name']}"))
     return findings

@@ -95,7 +95,7 @@ async def open_log_with_url() -> AsyncIterator[tuple[asyncpg.Pool, str]]:
                 raise InputUnusable("this database holds no log: run `apc migrate`")
             archive = ArchiveSettings()
             if archive.archive_url is not None:
-                from apc_log.cold import read_archive  # loads an object store
+                from apc_log.thawing import read_archive  # loads an object store
 
                 read_archive(pool, archive)
             yield pool, url

@@ -62,8 +62,8 @@ async def test_a_database_that_may_lose_commits(memory_broker: InMemoryBroker, p
 
 
 async def test_a_pool_that_the_writers_would_use_up(memory_broker: InMemoryBroker, pool: asyncpg.Pool) -> None:
-    with pytest.raises(PoolTooSmall, match="APC_DATABASE_POOL to 6"):
-        await serve(memory_broker, pool, PersisterSettings(shards=4))
+    with pytest.raises(PoolTooSmall, match="APC_DATABASE_POOL to 10"):
+        await serve(memory_broker, pool, PersisterSettings(shards=8))
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ async def open_reader(url: str, wait: timedelta) -> asyncpg.Pool:
     pool = await _open(url, wait, _CONNECTIONS, {"role": READER, **_SETTINGS})
     archive = ArchiveSettings()
     if archive.archive_url is not None:
-        from apc_log.cold import read_archive  # loads an object store
+        from apc_log.thawing import read_archive  # loads an object store
 
         read_archive(pool, archive)
     return pool

@@ -130,7 +130,7 @@ class ArchiveSettings(DeploymentSettings):
     none = segments leave the database after `hot_days`, and never the archive."""
     hot_days: int = Field(default=7, ge=0)
     """Days that a full and archived segment stays in the database, unless the policy says otherwise."""
-    database_bytes: int | None = Field(default=None, ge=1)
+    database_capacity: int | None = Field(default=None, ge=1)
     """Bytes that the database may have; with it `apc doctor` says in how many days it will be full."""
 
     @field_validator("archive_url")

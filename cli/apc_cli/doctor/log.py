@@ -243,9 +243,9 @@ async def look_at_segments(pool: asyncpg.Pool) -> list[Finding]:
         found.append(warning(check, said, "run `apc log archive`, and see what it says"))
     a_day = int((growth["entries"] or 0) * (growth["bytes_an_entry"] or 0))
     said = f"the database has {_gigabytes(growth['size'])}, and {_gigabytes(a_day)} came in the last day"
-    if settings.database_bytes is None or not a_day:
+    if settings.database_capacity is None or not a_day:
         return [*found, ok(check, said)]
-    days = max(settings.database_bytes - growth["size"], 0) / a_day
+    days = max(settings.database_capacity - growth["size"], 0) / a_day
     said = f"{said}: full in {days:.0f} days"
     if days > FEWEST_DAYS:
         return [*found, ok(check, said)]

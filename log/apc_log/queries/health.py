@@ -244,7 +244,7 @@ async def _counts(pool: asyncpg.Pool, query: str, since: datetime) -> dict[str, 
 
 # Segments: room ahead of the log, what is not archived, and how the database grows.
 
-_AHEAD = """
+_SEGMENTS_AHEAD = """
 SELECT shards.shard, count(*) FILTER (WHERE first_seq > next_seq) AS ahead FROM apc_log.shards
 LEFT JOIN apc_log.segments USING (shard) WHERE next_seq > $1 GROUP BY shards.shard ORDER BY shards.shard
 """
@@ -273,7 +273,7 @@ LEFT JOIN LATERAL (SELECT max(last_seq) AS last_seq FROM apc_log.segments
 
 async def read_segments_ahead(pool: asyncpg.Pool, entries: int) -> list[asyncpg.Record]:
     """Return `shard` and `ahead`, the segments that are empty yet, of each shard with more than so many entries."""
-    return await pool.fetch(_AHEAD, entries)
+    return await pool.fetch(_SEGMENTS_AHEAD, entries)
 
 
 async def read_unarchived(pool: asyncpg.Pool) -> asyncpg.Record:

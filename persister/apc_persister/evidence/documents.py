@@ -14,7 +14,7 @@ from uuid import UUID
 import orjson
 
 from apc_log.archive import BLOCK, Archive, Manifest
-from apc_log.cold import ColdLog, open_gone
+from apc_log.cold import ColdLog
 from apc_log.heads import AnyConnection, LogRange, Reach, released_in, require_here, unavailable
 from apc_log.merkle import HASH_SIZE, TILE_WIDTH
 from apc_log.offline_verifier import (
@@ -29,6 +29,7 @@ from apc_log.offline_verifier import (
     parse_note,
     root_by_inclusion,
 )
+from apc_log.thawing import open_gone
 from apc_persister.errors import ProofImpossible, TreeBroken
 from apc_persister.evidence.checkpoint import Signer
 from apc_persister.evidence.rows import prepare_reader, read_entries
@@ -165,11 +166,7 @@ async def bundle_lines(
         tiles = {shard: await Tiles.open(connection, shard) for shard in places}
         for one in tiles.values():
             one.archived = archived.tile
-        heads: dict[int, Mapping[str, str]] = {}
-        for shard, numbers in sorted(places.items()):
-            size = tiles[shard].tree.size
-            head = await _head(connection, size, signer.public_key(shard), shard)
-            heads[shard] = {**head, "contents": signer.sign_contents(shard, size, run_id, places, _ranges(numbers))}
+        heads = await _heads(connection, run_id, signer, places, tiles)
         yield orjson.dumps(
             {
                 "format": BUNDLE,
@@ -185,6 +182,18 @@ async def bundle_lines(
                 yield orjson.dumps({"origin": signer.public_key(shard).name, **item})
                 count += 1
         yield orjson.dumps({"entries": count})
+
+
+async def _heads(
+    connection: AnyConnection, run_id: str, signer: Signer, places: Mapping[int, list[int]], tiles: Mapping[int, Tiles]
+) -> dict[int, Mapping[str, str]]:
+    """Return the head of each shard of a run, with what the log's key signs of its contents."""
+    heads: dict[int, Mapping[str, str]] = {}
+    for shard, numbers in sorted(places.items()):
+        size = tiles[shard].tree.size
+        head = await _head(connection, size, signer.public_key(shard), shard)
+        heads[shard] = {**head, "contents": signer.sign_contents(shard, size, run_id, places, _ranges(numbers))}
+    return heads
 
 
 @dataclass(slots=True)

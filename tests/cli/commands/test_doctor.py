@@ -173,10 +173,10 @@ async def test_a_guard_with_a_hole(healthy: None, database: asyncpg.Connection) 
     [lack] = [finding for finding in await found(Status.WARNING) if finding.check == "guard"]
     assert "event trigger apc_guard_ddl is missing or disabled" in lack.finding
 
-    await database.execute("ALTER TABLE apc_log.agent_packets DISABLE TRIGGER refuse_row_change")
+    await database.execute("ALTER TABLE apc_log.agent_packets_0_1 DISABLE TRIGGER refuse_row_change")
     hole = await only_wrong()
     assert hole.check == "guard"
-    assert "apc_log.agent_packets lacks trigger refuse_row_change" in hole.finding
+    assert "apc_log.agent_packets_0_1 lacks trigger refuse_row_change" in hole.finding
 
 
 async def test_checkpoints_that_do_not_come_out(healthy: None, database: asyncpg.Connection) -> None:

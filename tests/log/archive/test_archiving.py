@@ -120,7 +120,8 @@ async def test_what_the_tree_does_not_have_is_not_archived(archived: ArchivedLog
     await transaction.start()
     for row in await connection.fetch("SELECT evtname FROM pg_event_trigger WHERE evtname LIKE 'apc_guard_%'"):
         await connection.execute(f"ALTER EVENT TRIGGER {row[0]} DISABLE")
-    await connection.execute("ALTER TABLE apc_log.agent_packets DISABLE TRIGGER ALL")
+    for table in ("agent_packets", "agent_packets_0_1"):
+        await connection.execute(f"ALTER TABLE apc_log.{table} DISABLE TRIGGER ALL")
     await connection.execute("UPDATE apc_log.agent_packets SET verdict = 'held' WHERE packet_id = $1", APPROVAL)
     with pytest.raises(TreeBroken, match="entry 1 is missing, or differs from its leaf"):
         await archive_segment(connection, archived.at(tmp_path).archive(), 0, 1, BLOCK)

@@ -127,7 +127,8 @@ async def test_an_altered_row_is_named(
         transaction = connection.transaction()
         await transaction.start()
         await lift_guard(cast(asyncpg.Connection, connection))
-        await connection.execute("ALTER TABLE apc_log.agent_packets DISABLE TRIGGER USER")
+        for table in ("agent_packets", "agent_packets_0_1"):
+            await connection.execute(f"ALTER TABLE apc_log.{table} DISABLE TRIGGER USER")
         await connection.execute(alteration, seq)
         found = await verify_run(PostgresRecords(connection), "run-1", [])
         packets = await connection.fetchval("SELECT count(*) FROM apc_log.agent_packets")

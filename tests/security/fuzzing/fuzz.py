@@ -19,7 +19,7 @@ from apc_bus.port import Bus, Message, Publication
 from apc_bus.rabbit import connect_rabbit
 from apc_bus.rabbit.decoding import read_delivery
 from apc_bus.settings import BusSettings
-from apc_bus.topology import RECEIPTS
+from apc_bus.topology import LOG
 
 GOOD_AFTER = 100
 """So many hostile messages stand before a good one."""
@@ -137,7 +137,7 @@ async def fuzz_publisher(cases: int, seed: str) -> Outcome:
         for start in range(0, cases, GOOD_AFTER):
             names = [f"m{number}" for number in range(start, min(start + GOOD_AFTER, cases))]
             waiting += [name.encode() for name in names]
-            results = await bus.publish_all([Publication(RECEIPTS, "0", Message(b"{}", name)) for name in names])
+            results = await bus.publish_all([Publication(LOG, "0", Message(b"{}", name)) for name in names])
             bad = [one for one in results if one is not None and not isinstance(one, PublishUnroutable)]
             if bad:
                 outcome.ended += 1

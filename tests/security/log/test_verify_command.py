@@ -59,7 +59,7 @@ async def test_a_checkpoint_that_is_being_written_is_passed_over(exported: LogBe
         "DELETE FROM apc_log.shards",
         "DELETE FROM apc_log.log_edges",
         "DELETE FROM apc_log.log_checkpoints WHERE tree_size = 1",
-        "UPDATE apc_log.agent_packets SET shard = 7 WHERE seq = 2",
+        "UPDATE apc_log.agent_packets SET seq = 7000 WHERE seq = 2",
         "UPDATE apc_log.packet_ids SET packet_hash = sha256('x')",
         "INSERT INTO apc_log.task_tallies (shard, run_id, task_id, evals) VALUES (0, 'run-1', 'task-1', 1)",
         "INSERT INTO apc_log.protocol_tasks VALUES ('p', 'run-1', 'task-1', '', 0)",

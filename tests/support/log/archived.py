@@ -32,8 +32,8 @@ from apc_log.batch import (
     RegistryEntry,
     encode,
 )
-from apc_log.cold import read_archive
 from apc_log.offline_verifier import Checkpoint, PublicKey, parse_note
+from apc_log.thawing import read_archive
 from apc_persister.ageing import Ageing, Policy, Step
 from apc_persister.archiving import archive_segment
 from apc_persister.evidence.checkpoint import load_signer

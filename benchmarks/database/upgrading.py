@@ -215,8 +215,8 @@ def drill(commit: str, sessions: int) -> Upgrade:
     """Run the drill. Raises BusUnavailable without RabbitMQ."""
     with ExitStack() as stack:
         settings, node = stack.enter_context(_servers())
-        team = ROOT / "examples/pull-request-review"
-        old = Installed(install(commit), FOLDER / commit[:12] / "source/examples/pull-request-review", settings)
+        team = FOLDER / commit[:12] / "source/examples/pull-request-review"  # as a team's code stays where it is
+        old = Installed(install(commit), team, settings)
         new = Installed(Path(sys.executable).parent, team, settings)
         stack.callback(old.stop)
         stack.callback(new.stop)
@@ -226,6 +226,7 @@ def drill(commit: str, sessions: int) -> Upgrade:
         stopped = time.monotonic()
         new.apc("migrate")
         migrated = time.monotonic()
+        new.apc("topology", "apply")
         _serve(new, LATE)
         _await(new, 1)
         ready = time.monotonic()

@@ -43,7 +43,8 @@ UNDIVIDED = frozenset(
     "list_registered read_signs count_open_deliveries read_seconds_ahead read_exports count_dead_by_reason read_age "
     "recent_work list_shard_ends page_of_cards cards_of get_packet_lineage_summary get_protocol_effectiveness "
     "get_transfer_quality_rollup get_transfer_eval_correlation get_transfer_refusals list_protocol_propagation "
-    "list_protocols session_scores session_transfers read_recorded list_arbitrations verify_run try_contract".split()
+    "list_protocols session_scores session_transfers read_recorded list_arbitrations verify_run try_contract "
+    "read_segments_ahead read_unarchived read_growth".split()
 )
 
 

@@ -78,6 +78,7 @@ async def _thaw(
             await connection.execute("SET TRANSACTION READ WRITE")
             thawed = Thawed(connection)
             await thawed.prepare()
+            await connection.execute("SET TRANSACTION READ ONLY")  # temporary tables can be filled all the same
             bounds = [one.shard for one in gone], [one.first for one in gone], [one.last for one in gone]
             if is_page and reach.page is not None:
                 await thawed.load_page(cold, reach.page, bounds)

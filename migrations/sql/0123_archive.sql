@@ -112,6 +112,7 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
         WHEN segment.record_seq > coalesce((SELECT max(tree_size) FROM apc_log.checkpoint_exports WHERE shard = in_shard), 0)
         THEN 'no exported checkpoint covers its record yet'
         WHEN EXISTS (SELECT FROM apc_log.followed WHERE shard = in_shard AND seq < segment.last_seq)
+            OR NOT EXISTS (SELECT FROM apc_log.followed WHERE shard = in_shard)
             OR segment.last_seq > (SELECT bounded_seq FROM apc_log.shards WHERE shard = in_shard)
         THEN 'search and figures have not taken it in yet'
     END

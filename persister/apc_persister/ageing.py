@@ -1,4 +1,4 @@
-"""What becomes of the segments of the log with age: archived, recorded, let go of, expired.
+"""How the segments of the log age: they are archived, recorded, let go of, and expire.
 
 Each step can be repeated, and the next run goes on where one ended: the archive compares what is written again, the
 guard says what is recorded, and tables that were made or detached are found by their names (ADR 26). Nothing is let go

@@ -13,6 +13,7 @@ ApcError
     SchemaMissing         the database is not migrated, or to an older revision
     SchemaUnknown         the database was migrated by a newer release
     SchemaRetired         the database was migrated by a version from before the first release
+    RebuildImpossible     entries were released from the database, and projections follow from them
     PoolTooSmall          every writer holds one connection; there must be one more
     EmbeddedUnavailable   the embedded PostgreSQL did not start
     LogKeyMissing         no key to sign checkpoints with
@@ -128,6 +129,16 @@ class SchemaRetired(LogError):
             "the commit that made it, and give APC_DATABASE_URL a new database"
         )
         self.revision = revision
+
+
+class RebuildImpossible(LogError):
+    """Projections cannot be made of the entries that the database still has."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "segments were released from the database: a rebuild would lose what their entries say in lists, search "
+            "and figures; restore a backup from before, or mend the named rows by hand"
+        )
 
 
 class PoolTooSmall(LogError):

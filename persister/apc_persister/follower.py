@@ -17,7 +17,7 @@ from apc_bus.concurrency import Backoff, reason_of
 from apc_bus.database import DATABASE_AWAY, is_away
 from apc_bus.telemetry import get_logger
 from apc_log.heads import AnyConnection, read_ends
-from apc_persister.segments import open_ahead
+from apc_persister.transaction import OPEN_SEGMENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +85,16 @@ _FORGET_RANGES = (
     "UPDATE apc_log.sessions SET first_seq = NULL, last_seq = NULL",
     "DELETE FROM apc_log.unopened_sessions",
 )
+
+AHEAD = 4
+"""Segments that are kept open behind the one that is written to, once a log has YOUNG entries."""
+YOUNG = 32_768
+"""A log with fewer entries has one segment: most never have more."""
+_UNUSED = """
+SELECT shard FROM apc_log.shards WHERE next_seq > $2 AND $1 > (
+    SELECT count(*) FROM apc_guard.segments WHERE segments.shard = shards.shard AND first_seq > next_seq
+) ORDER BY shard
+"""
 
 log = get_logger(__name__)
 
@@ -233,3 +243,9 @@ async def empty_projections(connection: AnyConnection) -> None:
     for projection in PROJECTIONS:
         for table in projection.tables:
             await connection.execute(f"DELETE FROM apc_log.{table}")
+
+
+async def open_ahead(connection: AnyConnection, most_entries: int) -> None:
+    """Open segments of every shard that has fewer than AHEAD of them; one has at most so many entries."""
+    for row in await connection.fetch(_UNUSED, AHEAD, YOUNG):
+        await connection.fetchval(OPEN_SEGMENTS, row["shard"], AHEAD, most_entries)

@@ -22,7 +22,7 @@ from apc_log.batch import SessionUpdate
 from apc_log.heads import AnyConnection
 from apc_log.merkle import Tree
 from apc_log.queries.replay import ContractBook, PostgresRecords
-from apc_persister.errors import TreeBroken
+from apc_persister.errors import RebuildImpossible, TreeBroken
 from apc_persister.evidence.rows import prepare_reader, read_leaves
 from apc_persister.evidence.tree import load_tree
 from apc_persister.follower import empty_projections
@@ -116,6 +116,7 @@ COUNTS = ("task_tallies", "transfer_rulings", "protocol_tallies", "protocol_task
 """Tables of schema apc_log that function `tally` fills."""
 SUMS = ("run_changes", "protocol_sums", "summed_uses")
 """What function `sum_run` makes of them, and when; the persister sums the runs again (apc_persister.service)."""
+_IS_RELEASED = "SELECT EXISTS (SELECT FROM apc_log.segments WHERE state IN ('released', 'expired'))"
 _HEADS = "SELECT shard, next_seq FROM apc_log.shards ORDER BY shard FOR UPDATE"
 _SIGNED = """
 SELECT tree_size, root_hash FROM apc_log.log_checkpoints WHERE shard = $1 ORDER BY tree_size DESC LIMIT 1
@@ -162,9 +163,12 @@ async def rebuild_projections(connection: AnyConnection, contracts: Sequence[Con
     The user needs the rights of apc_owner. `contracts` are available beside those that the log holds.
 
     Raises:
+        RebuildImpossible: entries were released: what follows from them would be lost; nothing was changed.
         TreeBroken: the entries do not give the root that was signed last; nothing was changed.
     """
     async with connection.transaction():
+        if await connection.fetchval(_IS_RELEASED):
+            raise RebuildImpossible
         heads = await connection.fetch(_HEADS)
         edges = [await _mend_edge(connection, head["shard"]) for head in heads]
         added = [await connection.execute(_ADD_CONTRACT, contract.hash, contract.body) for contract in contracts]

@@ -16,7 +16,7 @@ from tests.support.traffic import make_idea, make_packet, until
 from apc_agents import Agent, AgentTestClient, HandlerContext
 from apc_contracts import ClaimPayload, IdeaPayload, Packet, PacketType, ProofBundle
 
-MOST_FILES = {"from AMQP to Postgres": 89, "ctx.emit": 29, "apc packet trace": 19}
+MOST_FILES = {"from AMQP to Postgres": 87, "ctx.emit": 29, "apc packet trace": 19}
 """The bounds: what was measured; for the first, two files more for branches that a run may or may not take."""
 MOST_HOPS = 7
 """Calls from the handler to the broker: each is one more function to open for who follows an emission."""

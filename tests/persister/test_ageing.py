@@ -11,11 +11,25 @@ from tests.support.log.archived import write_segments
 from apc_log.archive import Archive
 from apc_log.offline_verifier import PublicKey
 from apc_persister.ageing import Ageing, Policy, PolicyUnusable, Step, load_policy
+from apc_persister.errors import RebuildImpossible
 from apc_persister.follower import Follower
+from apc_persister.rebuild import rebuild_projections
 from apc_persister.verification.derived import compare_derived
 from apc_persister.verification.verify import Report, verify_shard
 
 NOW = Policy(release_after=timedelta(0))
+FORBIDDEN = (
+    "UPDATE apc_guard.segments SET state = 'open'",
+    "SELECT apc_guard.record('segment', '{}')",
+    "SELECT apc_guard.record_in(0, 'segment', '{}')",
+    "SELECT apc_guard.open_segment(0, 1048577, 1114112)",
+    "SELECT apc_guard.drop_table('agent_packets_0_65537')",
+    "SELECT apc_guard.attach('apc_log.sessions', 'apc_log.agent_packets', '')",
+    "DELETE FROM apc_log.agent_packets",
+    "DROP TABLE apc_log.agent_packets_0_65537",
+    "INSERT INTO apc_guard.maintenance (actor, reason) VALUES ('', 'x')",
+)
+"""What the guard alone does."""
 
 
 class AgeingLog:
@@ -93,6 +107,8 @@ async def test_a_segment_is_archived_recorded_and_let_go_of(ageing: AgeingLog) -
     assert (report.findings, report.released) == ([], 2 * 65536)
     assert [one for one in await compare_derived(ageing.connection) if "is said to be" in one.message] == []
     assert await ageing.age() == []
+    with pytest.raises(RebuildImpossible, match="segments were released"):
+        await rebuild_projections(ageing.connection)
 
 
 @pytest.mark.long
@@ -173,17 +189,7 @@ async def test_what_the_guard_refuses_of_an_archiver(ageing: AgeingLog) -> None:
         await connection.fetchval("SELECT apc_guard.release(0, 1, '{}')")
     await connection.fetchval("SELECT apc_guard.build_thin(0, 1, '{}')")
     await connection.fetchval("SELECT apc_guard.release(0, 1, '{}')")
-    for statement in (
-        "UPDATE apc_guard.segments SET state = 'open'",
-        "SELECT apc_guard.record('segment', '{}')",
-        "SELECT apc_guard.record_in(0, 'segment', '{}')",
-        "SELECT apc_guard.open_segment(0, 1048577, 1114112)",
-        "SELECT apc_guard.drop_table('agent_packets_0_65537')",
-        "SELECT apc_guard.attach('apc_log.sessions', 'apc_log.agent_packets', '')",
-        "DELETE FROM apc_log.agent_packets",
-        "DROP TABLE apc_log.agent_packets_0_65537",
-        "INSERT INTO apc_guard.maintenance (actor, reason) VALUES ('', 'x')",
-    ):
+    for statement in FORBIDDEN:
         with pytest.raises(asyncpg.InsufficientPrivilegeError):
             await connection.execute(statement)
 

@@ -135,8 +135,9 @@ async def rates(services: Services, since: datetime | None, until: datetime | No
     first = await first_minute(services.pool)
     begin = min(max(begin, first or begin), end)  # of an empty time before the log nothing is drawn
     step = next((one for one in _STEPS if end - begin <= _MOST_STEPS * one), _STEPS[-1])
+    is_empty = begin >= end  # before the step is rounded down: a range that begins later than now has no minute
     begin = _floor(begin, step)
-    rows = await count_minutes(services.pool, begin, end, step) if begin < end else []
+    rows = [] if is_empty else await count_minutes(services.pool, begin, end, step)
     return _rates(begin, end, step, rows, await entries_behind(services.pool))
 
 

@@ -122,7 +122,7 @@ NEGLIGIBLE = 0.1
 """A distance that is no drift, however many rows prove it."""
 ERRORS = "errors"
 ERROR_STEP = 0.05
-"""Errors are told apart in such shares of the mean error that the trivial baseline makes."""
+"""Resolution of errors, as a fraction of the mean error of the trivial baseline."""
 
 
 def column_distances(known: pd.DataFrame, unseen: pd.DataFrame, schema: Schema) -> dict[str, float]:

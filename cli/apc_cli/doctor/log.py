@@ -30,8 +30,7 @@ from apc_log.queries.health import (
 from apc_log.queries.search import read_lag
 from apc_persister.database.guard import read_guard
 from apc_persister.database.migrate import SCHEMA_REVISION, read_additions, read_revision
-from apc_persister.follower import PROJECTIONS
-from apc_persister.segments import AHEAD, YOUNG
+from apc_persister.follower import AHEAD, PROJECTIONS, YOUNG
 from apc_persister.verification import findings
 from apc_persister.verification.log_ends import check_ends, check_registry
 

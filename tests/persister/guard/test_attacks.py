@@ -45,6 +45,11 @@ BY_WRITER = {
     "record as the guard": "SELECT apc_guard.record('maintenance', '{}')",
     "record a maintenance": "SELECT apc_guard.record_maintenance('x')",
     "record an erasure": "SELECT apc_guard.record_erasure('{}')",
+    "record a segment": "SELECT apc_guard.record_segment(0, 1, '', '', '{}')",
+    "make what takes its place": "SELECT apc_guard.build_thin(0, 1, '{}')",
+    "release a segment": "SELECT apc_guard.release(0, 1, '{}')",
+    "let a segment expire": "SELECT apc_guard.expire(0, 1)",
+    "lift a hold": "SELECT apc_guard.lift_hold(gen_random_uuid())",
     "forge a revision": "UPDATE apc_guard.alembic_version SET version_num = 'x'",
 }
 BY_READER = {
@@ -53,6 +58,9 @@ BY_READER = {
     "truncate": TRUNCATE,
     "insert": "INSERT INTO apc_log.packet_ids SELECT * FROM apc_log.packet_ids",
     "open segments": "SELECT apc_guard.open_segments(0, 1, 65536)",
+    "record a segment": "SELECT apc_guard.record_segment(0, 1, '', '', '{}')",
+    "release a segment": "SELECT apc_guard.release(0, 1, '{}')",
+    "hold": "SELECT apc_guard.hold('s', NULL, NULL, 'x', NULL)",
     "move a head": "UPDATE apc_log.shards SET next_seq = 1",
     "change a projection": "UPDATE apc_log.sessions SET state = 'x'",
     "maintain": "SELECT apc_guard.maintain('x')",

@@ -219,8 +219,8 @@ log.queries.session_pages._PACKETS log.queries.sessions._MOVES log.queries.sessi
 log.queries.sessions._PAST_TRIALS log.queries.sessions._TRANSFER_ENDS log.queries.summary.ARBITRATIONS
 log.queries.summary.IMPORTED log.queries.summary.LIFT log.queries.summary.MEASURED log.queries.troubles._OCCURRENCES
 log.session_loading.DENIED persister.archiving._IDS persister.encryption._FORGET persister.evidence.documents._OF_A_RUN
-persister.segments._HOPS
-persister.segments._IDS persister.segments._LINEAGE persister.segments._TRANSITIONS
+persister.transaction._HOPS
+persister.transaction._IDS persister.transaction._LINEAGE persister.transaction._TRANSITIONS
 persister.evidence.documents._PLACES persister.rebuild._ADD_ID persister.rebuild._MISSING_IDS
 """.split()
 }

@@ -6,7 +6,7 @@ import asyncpg
 import pytest
 from tests.support.log import LogBench, coordination, divide, hop, lifecycle, packet_entry, session_row
 
-from apc_persister.segments import AHEAD, YOUNG, open_ahead
+from apc_persister.follower import AHEAD, YOUNG, open_ahead
 
 
 @pytest.fixture

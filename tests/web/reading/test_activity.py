@@ -25,8 +25,7 @@ async def test_longer_ranges_are_counted_by_minutes(told: WebBench) -> None:
         ("9999-12-31T23:59:59-14:00", None),
         (None, "0001-01-01T00:00:00+14:00"),
     ):
-        # A range that begins later than now has the packets of this minute.
-        assert 0 <= (await told.get("/rates", since=since, until=until))["packets"] <= live["packets"]
+        assert (await told.get("/rates", since=since, until=until))["packets"] in (0, live["packets"])
         await told.get("/agent-days", since=since, until=until)
     assert (await told.get("/rates", 422, since="yesterday"))["field"] == "since"
 

@@ -87,9 +87,12 @@ class PostgresServer:
             await lock.close()
 
     async def clone(self) -> str:
-        """Return a fresh database like the template; returns its name. About 30 ms."""
+        """Make a fresh database like the template; returns its name. About 60 ms.
+
+        Its files are copied: block by block through the WAL it takes three times as long, and dropping it as well.
+        """
         name = f"apc_test_{secrets.token_hex(6)}"
-        await self._execute(f'CREATE DATABASE "{name}" TEMPLATE "{self._template}"')
+        await self._execute(f'CREATE DATABASE "{name}" TEMPLATE "{self._template}" STRATEGY FILE_COPY')
         return name
 
     async def drop(self, name: str) -> None:

@@ -222,13 +222,17 @@ class Door:
                 pass
 
 
-def require_broker(settings: BusSettings) -> None:
-    """Raise InputUnusable when no broker is configured."""
+NO_SESSIONS = (
+    "a system without a broker takes no sessions from other processes. Without one, `apc run TEAM --input FILE` runs a "
+    "session with its system, and `apc up --a2a TEAM` takes them over HTTP"
+)
+ONE_PROCESS = "a system without a broker is one process, which has every shard"
+
+
+def require_broker(settings: BusSettings, why: str) -> None:
+    """Raise InputUnusable, which says why, when no broker is configured."""
     if not settings.amqp_nodes:
-        raise InputUnusable(
-            "set APC_AMQP_URL: a system without a broker takes no sessions from other processes. Without one, `apc run "
-            "TEAM --input FILE` runs a session with its system, and `apc up --a2a TEAM` takes them over HTTP"
-        )
+        raise InputUnusable(f"set APC_AMQP_URL: {why}")
 
 
 def find_door(settings: BusSettings) -> Door:

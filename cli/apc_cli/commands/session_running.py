@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from apc_agents.team import Team, load_team
 from apc_bus.settings import BusSettings
 from apc_cli.commands.session_control import operator_packet
-from apc_cli.connections import broker_user, open_bus, open_log, require_broker
+from apc_cli.connections import NO_SESSIONS, broker_user, open_bus, open_log, require_broker
 from apc_cli.errors import InputUnusable
 from apc_cli.output.files import read_bytes
 from apc_cli.output.output import print_json, show, tell, wants_json
@@ -225,7 +225,7 @@ async def start_team(name: str, file: Path, key: str | None, operator: str | Non
     check_key(key)
     team = load_team(name)
     content = read_input(team, file)
-    require_broker(BusSettings())
+    require_broker(BusSettings(), NO_SESSIONS)
     async with connect(operator=operator) as client:
         started = await client.start(team, content, key=key, run_id=names.run_id, metadata=names.tags)
         return started.session_id
@@ -239,7 +239,7 @@ async def start_session(form: StartForm) -> str:
         ServiceAway: broker, database or orchestrator do not answer.
     """
     spec, settings = read_spec(form.file), BusSettings()
-    require_broker(settings)
+    require_broker(settings, NO_SESSIONS)
     session_id = form.session_id or str(new_packet_id())
     async with open_log() as pool:
         unknown = find_unregistered(spec, {one.agent_id for one in await registered_agents(pool)})

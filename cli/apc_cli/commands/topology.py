@@ -19,8 +19,8 @@ from apc_bus.settings.services import ORCHESTRATOR_NAME
 from apc_bus.topology import Topology, gate_queue
 from apc_cli.commands.agent_logins import complete_passwords, given_passwords, make_users
 from apc_cli.commands.group import Commands
+from apc_cli.connections import ONE_PROCESS, open_bus, open_log, planned_topology, require_broker
 from apc_cli.connections import apply as apply_topology
-from apc_cli.connections import open_bus, open_log, planned_topology, require_broker
 from apc_cli.errors import InputUnusable, ServiceAway
 from apc_cli.output.files import write_output
 from apc_cli.output.output import AsJson, print_json, print_rows, tell, to_json
@@ -162,7 +162,7 @@ async def move(
 
     The one that has it judges what has come, delivers it and leaves; the next epoch fences it. Nothing is lost.
     """
-    require_broker(_settings_of(shard))
+    require_broker(_settings_of(shard), ONE_PROCESS)
     began = monotonic()
     async with open_log() as pool:
         before = (await read_held_shards(pool)).get(shard)

@@ -17,7 +17,7 @@ from apc_cli.connections import CONNECT_PATIENCE
 from apc_cli.doctor.finding import Finding, ok, warning, wrong
 from apc_contracts.text import numbered
 from apc_log.heads import AnyConnection, read_head
-from apc_log.placement import check_places, read_open_sessions, split_sessions
+from apc_log.placement import check_places, read_held_shards, read_open_sessions, split_sessions
 from apc_log.queries.health import (
     count_unstored,
     read_age,
@@ -312,7 +312,7 @@ SET_BACK = "set it for every process, or change the number as docs/how-to/operat
 
 
 async def look_at_places(pool: asyncpg.Pool, shards: int) -> list[Finding]:
-    """Check that every session is in one shard, and every open one in that of APC_SHARDS."""
+    """Check that sessions are in one shard, that of APC_SHARDS, and that whoever was given a shard holds it."""
     findings = []
     split = await split_sessions(pool)
     if split:
@@ -332,6 +332,15 @@ async def look_at_places(pool: asyncpg.Pool, shards: int) -> list[Finding]:
             what = f"no number of shards fits the open sessions; with APC_SHARDS={shards} the gates take no work for "
             what += f"{numbered(len(lost), 'session')}, such as {lost[0]}"
             findings.append(wrong(CHECK, what, END_MISPLACED))
+    findings += [
+        warning(
+            CHECK,
+            f"shard {one.shard} was given to {one.moved_to} and not taken from {one.orchestrator or 'nobody'}",
+            f"start {one.moved_to}, or take the order back: `apc shard free {one.shard}`",
+        )
+        for one in (await read_held_shards(pool)).values()
+        if one.moved_to not in (None, one.orchestrator)
+    ]
     return findings or [ok(CHECK, "every session is in one shard")]
 
 

@@ -1,11 +1,13 @@
 """What `apc doctor` says of sessions that a change of the number of shards has torn apart, and of open ones."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import asyncpg
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.support.apc_command import ApcCommand
 from tests.support.log import LogBench, ScriptedGate, packet_entry, session_row
 
 from apc_bus.database import open_pool
@@ -16,7 +18,7 @@ from apc_bus.topology import build_topology
 from apc_cli.doctor.finding import Status
 from apc_cli.doctor.log import look_at_places
 from apc_contracts.identity.ids import shard_of
-from apc_log.placement import check_places, misplaced, number_of, objection_to
+from apc_log.placement import check_places, misplaced, move_shard, number_of, objection_to
 
 names = st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=30, unique=True)
 
@@ -134,3 +136,24 @@ async def test_misplaced_sessions_are_named_with_the_way_out(pool: asyncpg.Pool)
     [found] = await look_at_places(pool, 2)
     assert found.finding.startswith("no number of shards fits the open sessions; with APC_SHARDS=2 the gates take no")
     assert "`apc session stop`" in found.fix and "a paused one does not have" in found.fix
+
+
+async def test_a_shard_that_was_given_and_not_taken_is_named(pool: asyncpg.Pool) -> None:
+    broker = InMemoryBroker(build_topology())
+    bench = LogBench(ScriptedGate(broker.connect("orchestrator")), broker.connect("persister"), pool)
+    await bench.gate.open()
+    await bench.gate.log([packet_entry(session_id="s")], [session_row("s")])
+    await bench.write()
+    assert [one.status for one in await look_at_places(pool, 1)] == [Status.OK]
+    await move_shard(pool, 0, "gate-9")
+    [found] = await look_at_places(pool, 1)
+    assert found.status is Status.WARNING and "given to gate-9 and not taken" in found.finding
+    assert "start gate-9" in found.fix and "`apc shard free 0`" in found.fix
+    await move_shard(pool, 0, None)
+    assert [one.status for one in await look_at_places(pool, 1)] == [Status.OK]
+
+
+def test_moving_a_shard_without_a_broker_says_why_there_is_nothing_to_move(tmp_path: Path) -> None:
+    done = ApcCommand(tmp_path)("shard", "move", "0", "--to", "gate-1", given={"APC_DATABASE_URL": "postgresql:///x"})
+    assert done.returncode == 2 and "set APC_AMQP_URL" in done.stderr
+    assert "one process, which has every shard" in " ".join(done.stderr.split())

@@ -12,6 +12,7 @@ from benchmarks.calls.context import measure_context
 from benchmarks.calls.messages import measure_messages
 from benchmarks.calls.observability import measure_observability
 from benchmarks.calls.policy import measure_policy
+from benchmarks.database.ageing import measure_ageing
 from benchmarks.database.archive import measure_archive
 from benchmarks.database.impact import measure_impact
 from benchmarks.database.log import measure_log
@@ -38,7 +39,7 @@ PARTS = (
     *("policy", "messages", "observability", "context", "relevance", "pipeline", "round_trip", "fan_out", "persister"),
     *("log", "impact", "memory", "in_process", "start"),
 )
-LONG = ("sessions", "takeover", "shards", "spread", "archive")
+LONG = ("sessions", "takeover", "shards", "spread", "archive", "ageing")
 """Parts that run only when they are named."""
 ALONE = frozenset({"policy", "messages", "observability", "context", "relevance"})
 """Parts that need neither broker nor database."""
@@ -91,6 +92,8 @@ async def measure(parts: Sequence[str], count: int, rows: int, opened: int, figu
             await measure_log(servers, figures, rows)
         if "archive" in parts:
             await measure_archive(servers, figures, rows)
+        if "ageing" in parts:
+            await measure_ageing(servers, figures, rows)
         if "memory" in parts:
             await measure_memory(servers, figures)
         if "impact" in parts:
@@ -104,7 +107,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--packets", type=at_least(1_000), default=10_000, help="packets of a throughput run")
     parser.add_argument(
-        "--rows", type=at_least(20_000), default=50_000, help="packets in the log of part `log`, `archive`"
+        "--rows", type=at_least(20_000), default=50_000, help="packets in the log of part `log`, `archive`, `ageing`"
     )
     parser.add_argument("--open", type=at_least(1_000), default=10_000, help="open sessions of part `sessions`")
     parser.add_argument("--only", action="append", choices=PARTS + LONG, help="measure this part; may be repeated")

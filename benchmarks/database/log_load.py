@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
@@ -43,6 +43,8 @@ CHILDREN = 4
 PROTOCOLS = 1_000
 """The first of them are transferred far more often than the last."""
 MODES = ("WINNER_TO_LOSERS", "CROSS_USE_CASE", "COMMONS_SEED")
+TYPES = ("IDEA", "EVAL", "TRANSFER", "STATE")
+"""Of a run's packets, in turn."""
 RARE_PHASE = "PROMOTION"
 RARE_EVERY = 5_000
 """One packet in so many is of the rare phase."""
@@ -128,12 +130,12 @@ async def open_loader(
         session_of: returns the session after a packet and its number.
     """
     connection = await take_connection(pool, timedelta(seconds=60))
-    loader = Loader(pool, connection, packets or _packets(), session_of or _session)
+    loader = Loader(pool, connection, packets or packets_of(TYPES), session_of or _session)
     await loader.begin()
     return loader
 
 
-def _packets() -> Iterator[PacketEntry]:
+def packets_of(types: Sequence[str]) -> Iterator[PacketEntry]:
     """Packets without end: runs of 10,000, tasks of 50, in trees where each causes four others; 1.2 kB each.
 
     Tasks have the same names in every run, as use cases have: a protocol is compared with what they show elsewhere.
@@ -148,7 +150,7 @@ def _packets() -> Iterator[PacketEntry]:
                 session_id=run_id,
                 run_id=run_id,
                 task_id=f"task-{place // PACKETS_A_TASK}",
-                packet_type=("IDEA", "EVAL", "TRANSFER", "STATE")[place % 4],
+                packet_type=types[place % len(types)],
                 run_phase="RESEARCH" if place % RARE_EVERY != 17 else RARE_PHASE,
                 parent=run[(place - 1) // CHILDREN] if place else None,
                 size_bytes=1050,

@@ -14,6 +14,9 @@ CREATE TABLE apc_guard.segments (
     record_seq bigint,
     root bytea,
     manifest jsonb,
+    -- What the tables that shall take its place were made by: sessions and contracts that stayed then.
+    thin_sessions text[],
+    thin_contracts bytea[],
     PRIMARY KEY (shard, first_seq)
 );
 

@@ -85,8 +85,8 @@ BEGIN
     RETURN recorded;
 END $$;
 
--- The sessions of a segment that stay: they are open, a hold names them, or one of the contracts given judged in them.
-CREATE FUNCTION apc_guard.staying(in_shard integer, first bigint, last bigint, contracts bytea[]) RETURNS SETOF text
+-- Which sessions stay: those that are open and may have entries up to the last of a segment, and those that a hold names.
+CREATE FUNCTION apc_guard.staying(in_shard integer, last bigint) RETURNS SETOF text
 LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT session_id FROM apc_log.sessions
     WHERE shard = in_shard AND is_open AND coalesce(first_seq, 0) <= last
@@ -94,10 +94,11 @@ LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
     SELECT session_id FROM apc_log.holds WHERE is_in_force AND session_id IS NOT NULL
     UNION
     SELECT session.session_id FROM apc_log.holds JOIN apc_log.sessions AS session USING (run_id) WHERE is_in_force
-    UNION
-    SELECT packet.session_id FROM apc_log.agent_packets AS packet
-    WHERE packet.shard = in_shard AND packet.seq BETWEEN first AND last AND packet.contract_hash IN (
-        SELECT unnest(contracts) UNION ALL SELECT contract_hash FROM apc_log.holds WHERE is_in_force AND contract_hash IS NOT NULL)
+$$;
+-- The contracts whose sessions stay: those given, and those that a hold names.
+CREATE FUNCTION apc_guard.staying_contracts(given bytea[]) RETURNS bytea[]
+LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    SELECT given || ARRAY(SELECT contract_hash FROM apc_log.holds WHERE is_in_force AND contract_hash IS NOT NULL)
 $$;
 
 -- Why a segment cannot be let go of now; null when it can.
@@ -137,12 +138,14 @@ $$;
 
 -- Makes the tables that take a segment's place, with the rows that stay: those of sessions that do, and TRANSFERs and EVALs
 -- with what is about them, which sums of the whole log are made of. Tables of an earlier try go first. Tiles over leaves
--- stand in the archive. Returns how many packets stay.
+-- stand in the archive. What they were made by stands with the segment. Returns how many packets stay.
 CREATE FUNCTION apc_guard.build_thin(in_shard integer, first bigint, contracts bytea[]) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     problem constant text := apc_guard.release_problem(in_shard, first);
     last constant bigint := (SELECT last_seq FROM apc_guard.segments WHERE shard = in_shard AND first_seq = first);
+    sessions text[];
+    judging bytea[];
     item record;
     thin text;
     columns text;
@@ -153,8 +156,14 @@ BEGIN
             USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
     PERFORM apc_guard.begin_act();
+    UPDATE apc_guard.segments SET thin_sessions = ARRAY(SELECT apc_guard.staying(in_shard, last)),
+           thin_contracts = apc_guard.staying_contracts(contracts)
+    WHERE shard = in_shard AND first_seq = first
+    RETURNING thin_sessions, thin_contracts INTO sessions, judging;
     CREATE TEMPORARY TABLE staying ON COMMIT DROP AS
-    SELECT session_id FROM apc_guard.staying(in_shard, first, last, contracts) AS named(session_id);
+    SELECT unnest(sessions) AS session_id UNION
+    SELECT session_id FROM apc_log.agent_packets
+    WHERE judging <> '{}' AND shard = in_shard AND seq BETWEEN first AND last AND contract_hash = ANY (judging);
     CREATE TEMPORARY TABLE counted ON COMMIT DROP AS
     SELECT session_id, packet_id FROM apc_log.agent_packets
     WHERE shard = in_shard AND seq BETWEEN first AND last AND packet_type IN ('TRANSFER', 'EVAL');
@@ -162,6 +171,8 @@ BEGIN
         thin := apc_guard.segment_name(item.relname, in_shard, first) || '_thin';
         PERFORM apc_guard.drop_table(thin);
         PERFORM apc_guard.make_part(thin, format('apc_log.%I', item.relname)::regclass, item.unique_columns);
+        EXECUTE format('ALTER TABLE apc_log.%I ADD CONSTRAINT within_segment CHECK (shard = %s AND seq >= %s AND seq < %s)',
+                       thin, in_shard, first, last + 1); -- so that nobody waits until it is attached
         SELECT string_agg(quote_ident(attname), ', ' ORDER BY attnum) INTO columns FROM pg_attribute
         WHERE attrelid = format('apc_log.%I', thin)::regclass AND attnum > 0 AND attgenerated = '';
         EXECUTE format('INSERT INTO apc_log.%I (%s) SELECT %s FROM apc_log.%I AS one WHERE shard = $1 AND seq BETWEEN $2 AND $3 AND (%s)',
@@ -194,38 +205,47 @@ BEGIN
 END $$;
 
 -- Puts the thin tables in the place of the full ones, under the lock on the head, in one transaction, and records it. What
--- must stay by now and did not when they were made is an error: make them again. Returns the number of the entry.
+-- must stay by now and did not when they were made is an error: make them again. Whoever reads or writes the divided tables
+-- waits while it waits for them: it gives up soon, and is tried again. Returns the number of the entry.
 CREATE FUNCTION apc_guard.release(in_shard integer, first bigint, contracts bytea[]) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    last constant bigint := (SELECT last_seq FROM apc_guard.segments WHERE shard = in_shard AND first_seq = first);
+    segment record;
     problem text;
+    later text[];
     item record;
     divided regclass;
     part text;
     has_rows boolean;
     recorded bigint;
 BEGIN
+    PERFORM set_config('lock_timeout', '10s', true);
+    PERFORM FROM apc_log.followed WHERE shard = in_shard ORDER BY projection FOR UPDATE; -- their pieces read for seconds
     PERFORM FROM apc_log.shards WHERE shard = in_shard FOR UPDATE;
+    PERFORM set_config('lock_timeout', '100ms', true);
+    EXECUTE (SELECT format('LOCK TABLE %s IN ACCESS EXCLUSIVE MODE', string_agg(format('apc_log.%I', relname), ', '))
+             FROM apc_guard.divided() AS one);
+    SELECT * INTO segment FROM apc_guard.segments WHERE shard = in_shard AND first_seq = first;
     problem := apc_guard.release_problem(in_shard, first);
-    IF problem IS NULL AND to_regclass(format('apc_log.%I', apc_guard.segment_name('agent_packets', in_shard, first) || '_thin')) IS NULL THEN
+    IF problem IS NULL AND segment.thin_sessions IS NULL THEN
         problem := 'its thin tables are not made yet';
     END IF;
     IF problem IS NOT NULL THEN
         RAISE EXCEPTION 'the segment from entry % of shard % stays: %', first, in_shard, problem
             USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
-    FOR item IN SELECT * FROM apc_guard.divided() WHERE relname NOT IN ('packet_search', 'log_tiles') LOOP
-        EXECUTE format('SELECT EXISTS (SELECT FROM apc_guard.staying($1, $2, $3, $4) AS named(session_id)
-            JOIN apc_log.%I AS entry USING (session_id) WHERE entry.shard = $1 AND entry.seq BETWEEN $2 AND $3
-            AND NOT EXISTS (SELECT FROM apc_log.%I AS kept WHERE kept.seq = entry.seq))', item.relname,
-            apc_guard.segment_name(item.relname, in_shard, first) || '_thin')
-        INTO has_rows USING in_shard, first, last, contracts;
-        IF has_rows THEN
-            RAISE EXCEPTION 'more of the segment from entry % of shard % has to stay than was made: make it again', first, in_shard
-                USING ERRCODE = 'serialization_failure';
-        END IF;
+    later := ARRAY(SELECT apc_guard.staying(in_shard, segment.last_seq) EXCEPT SELECT unnest(segment.thin_sessions));
+    FOR item IN SELECT * FROM apc_guard.divided() WHERE later <> '{}' AND relname NOT IN ('packet_search', 'log_tiles') LOOP
+        EXECUTE format('SELECT EXISTS (SELECT FROM apc_log.%I AS entry WHERE session_id = ANY ($1)
+            AND NOT EXISTS (SELECT FROM apc_log.%I AS kept WHERE kept.seq = entry.seq))',
+            apc_guard.segment_name(item.relname, in_shard, first), apc_guard.segment_name(item.relname, in_shard, first) || '_thin')
+        INTO has_rows USING later;
+        EXIT WHEN has_rows;
     END LOOP;
+    IF has_rows OR NOT apc_guard.staying_contracts(contracts) <@ segment.thin_contracts THEN
+        RAISE EXCEPTION 'more of the segment from entry % of shard % has to stay than was made: make it again', first, in_shard
+            USING ERRCODE = 'serialization_failure';
+    END IF;
     PERFORM apc_guard.begin_act();
     FOR item IN SELECT * FROM apc_guard.divided() LOOP
         divided := format('apc_log.%I', item.relname)::regclass;
@@ -238,11 +258,12 @@ BEGIN
             PERFORM apc_guard.drop_table(part || '_thin');
         ELSE
             PERFORM apc_guard.attach(format('apc_log.%I', part || '_thin')::regclass, divided,
-                                     apc_guard.segment_bounds(item.relname, in_shard, first, last));
+                                     apc_guard.segment_bounds(item.relname, in_shard, first, segment.last_seq));
+            EXECUTE format('ALTER TABLE apc_log.%I DROP CONSTRAINT within_segment', part || '_thin');
         END IF;
     END LOOP;
-    recorded := apc_guard.record_in(in_shard, 'release', jsonb_build_object('first_seq', first, 'last_seq', last));
-    UPDATE apc_guard.segments SET state = 'released' WHERE shard = in_shard AND first_seq = first;
+    recorded := apc_guard.record_in(in_shard, 'release', jsonb_build_object('first_seq', first, 'last_seq', segment.last_seq));
+    UPDATE apc_guard.segments SET state = 'released', thin_sessions = NULL, thin_contracts = NULL WHERE shard = in_shard AND first_seq = first;
     PERFORM apc_guard.end_act();
     RETURN recorded;
 END $$;
@@ -273,8 +294,9 @@ DECLARE
 BEGIN
     SELECT last_seq INTO last FROM apc_guard.segments
     WHERE shard = in_shard AND first_seq = first AND state = 'released' FOR UPDATE;
-    SELECT count(*) INTO kept FROM apc_guard.staying(in_shard, first, coalesce(last, first), '{}') AS named(session_id)
-    JOIN apc_log.agent_packets AS packet USING (session_id) WHERE packet.shard = in_shard AND packet.seq BETWEEN first AND last;
+    SELECT count(*) INTO kept FROM apc_log.agent_packets
+    WHERE shard = in_shard AND seq BETWEEN first AND last AND (session_id IN (SELECT apc_guard.staying(in_shard, last))
+          OR contract_hash = ANY (apc_guard.staying_contracts('{}')));
     IF last IS NULL OR kept > 0 THEN
         RAISE EXCEPTION 'the segment from entry % of shard % cannot expire: %', first, in_shard,
             CASE WHEN last IS NULL THEN 'it is not released' ELSE format('%s of its packets have to stay', kept) END
@@ -313,7 +335,8 @@ BEGIN
 END $$;
 
 REVOKE ALL ON FUNCTION apc_guard.record_in(integer, text, jsonb), apc_guard.fold(bytea), apc_guard.segment_root(integer, bigint, bigint),
-    apc_guard.record_segment(integer, bigint, bytea, text, jsonb), apc_guard.staying(integer, bigint, bigint, bytea[]),
+    apc_guard.record_segment(integer, bigint, bytea, text, jsonb), apc_guard.staying(integer, bigint),
+    apc_guard.staying_contracts(bytea[]),
     apc_guard.release_problem(integer, bigint), apc_guard.begin_act(), apc_guard.end_act(),
     apc_guard.build_thin(integer, bigint, bytea[]), apc_guard.drop_table(text), apc_guard.release(integer, bigint, bytea[]),
     apc_guard.drop_released(integer, bigint), apc_guard.expire(integer, bigint),

@@ -5,6 +5,8 @@ guard says what is recorded, and tables that were made or detached are found by 
 of before an exported checkpoint vouches for its record, and segments go in their order.
 """
 
+import asyncio
+import random
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -44,8 +46,8 @@ SELECT EXISTS (SELECT FROM pg_class WHERE relnamespace = 'apc_log'::regnamespace
 """
 _CONTRACTS = "SELECT contract_hash, convert_from(document, 'UTF8')::jsonb ->> 'name' AS name FROM apc_log.contracts"
 _LOCK_TIMEOUT = "SET lock_timeout = '2s'"
-"""So long a release waits for readers of the divided tables, who wait behind it meanwhile."""
-RELEASE_TRIES = 5
+"""So long a step waits for others; a release says for itself how long they may wait behind it."""
+RELEASE_TRIES = 20
 
 
 class _Ages(BaseModel):
@@ -150,19 +152,23 @@ class Ageing:
         if problem is not None:
             return Step(shard, first, last, "waits", problem)
         keep = [hash_ for hash_, ages in self._contracts.items() if not _is_past(ages.release_after, age)]
+        kept = await self.connection.fetchval(_BUILD, shard, first, keep)
+        crash_point("archiver.after_thin")
         for left in reversed(range(RELEASE_TRIES)):
-            kept = await self.connection.fetchval(_BUILD, shard, first, keep)
-            crash_point("archiver.after_thin")
             try:
                 entry = await self.connection.fetchval(_RELEASE, shard, first, keep)
-            except (asyncpg.SerializationError, asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
+                break
+            except asyncpg.SerializationError:
+                kept = await self.connection.fetchval(_BUILD, shard, first, keep)
+            except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
                 if not left:
-                    return Step(shard, first, last, "waits", str(error))
-                continue
-            crash_point("archiver.after_swap")
-            await self._drop(shard, first)
-            return Step(shard, first, last, "released", f"recorded by entry {entry}; {kept} packets stay")
-        raise AssertionError
+                    return Step(shard, first, last, "waits", f"readers of the log are in the way: {error}")
+                await asyncio.sleep(random.uniform(0.1, 1.0))
+        else:
+            return Step(shard, first, last, "waits", "more of it has to stay each time")
+        crash_point("archiver.after_swap")
+        await self._drop(shard, first)
+        return Step(shard, first, last, "released", f"recorded by entry {entry}; {kept} packets stay")
 
     async def _drop(self, shard: int, first: int) -> None:
         await self.connection.execute(_DROP, shard, first)

@@ -151,7 +151,7 @@ async def test_a_state_that_no_entry_tells_is_found(ageing: AgeingLog) -> None:
 
 
 @pytest.mark.long
-async def test_what_the_guard_refuses_of_an_archiver(ageing: AgeingLog) -> None:
+async def test_what_the_guard_refuses_of_an_archiver(ageing: AgeingLog, postgres_url: str) -> None:
     """Each refusal, and that the same call works when its reason is gone."""
     connection = ageing.connection
     manifest = "a" * 64
@@ -188,6 +188,16 @@ async def test_what_the_guard_refuses_of_an_archiver(ageing: AgeingLog) -> None:
     with pytest.raises(asyncpg.SerializationError, match="make it again"):
         await connection.fetchval("SELECT apc_guard.release(0, 1, '{}')")
     await connection.fetchval("SELECT apc_guard.build_thin(0, 1, '{}')")
+    with pytest.raises(
+        asyncpg.SerializationError, match="make it again"
+    ):  # a policy that keeps more than they were made by
+        await connection.fetchval("SELECT apc_guard.release(0, 1, ARRAY[sha256('a contract')])")
+    reader = await asyncpg.connect(postgres_url)
+    async with reader.transaction():
+        await reader.fetchval("SELECT count(*) FROM apc_log.agent_packets WHERE seq < 10")
+        with pytest.raises(asyncpg.LockNotAvailableError):  # it gives up, so that nobody waits long behind it
+            await connection.fetchval("SELECT apc_guard.release(0, 1, '{}')")
+    await reader.close()
     await connection.fetchval("SELECT apc_guard.release(0, 1, '{}')")
     for statement in FORBIDDEN:
         with pytest.raises(asyncpg.InsufficientPrivilegeError):

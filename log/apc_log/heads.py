@@ -284,19 +284,24 @@ SELECT shard, first_seq, last_seq, state = 'expired', manifest ->> 'sha256' FROM
 WHERE state IN ('released', 'expired')
 ORDER BY shard, first_seq
 """
-# A session whose transitions or other packets are still there has stayed in this segment as a whole.
+# A session whose transitions or other packets are still there has stayed in this segment as a whole. One that nothing
+# names was perhaps named there before it began, or never did.
 _OF_SESSIONS = """
 WITH gone AS MATERIALIZED (
-    SELECT shard, first_seq, last_seq FROM apc_log.segments WHERE state IN ('released', 'expired')
+    SELECT shard, first_seq, last_seq, had_names FROM apc_log.segments WHERE state IN ('released', 'expired')
 ), named AS (
     SELECT session_id, shard, first_seq, last_seq FROM apc_log.sessions WHERE session_id = ANY ($1::text[])
     UNION ALL
     SELECT session_id, shard, first_seq, last_seq FROM apc_log.unopened_sessions WHERE session_id = ANY ($1::text[])
     UNION ALL
     SELECT one, -1, 0, 0 FROM unnest($1::text[]) AS one WHERE one = $2
+    UNION ALL
+    SELECT one, NULL, NULL, NULL FROM unnest($1::text[]) AS one
+    WHERE NOT EXISTS (SELECT FROM apc_log.sessions WHERE session_id = one)
+      AND NOT EXISTS (SELECT FROM apc_log.unopened_sessions WHERE session_id = one)
 )
 SELECT DISTINCT gone.shard, gone.first_seq
-FROM named JOIN gone ON named.first_seq = 0
+FROM named JOIN gone ON named.first_seq = 0 OR named.first_seq IS NULL AND gone.had_names
   OR gone.shard = named.shard AND gone.first_seq <= named.last_seq AND gone.last_seq >= named.first_seq
 WHERE NOT EXISTS (
     SELECT FROM apc_log.coordination_events AS moved WHERE moved.session_id = named.session_id
@@ -318,8 +323,10 @@ FROM (
 ) AS run
 JOIN apc_log.segments AS gone ON gone.shard = run.shard AND gone.state IN ('released', 'expired')
   AND gone.first_seq <= run.last AND gone.last_seq >= run.first
-JOIN apc_log.unopened_sessions AS other ON other.first_seq = 0
-  OR other.shard = gone.shard AND other.first_seq <= gone.last_seq AND other.last_seq >= gone.first_seq
+WHERE gone.had_names OR EXISTS (
+    SELECT FROM apc_log.unopened_sessions AS other WHERE other.first_seq = 0
+      OR other.shard = gone.shard AND other.first_seq <= gone.last_seq AND other.last_seq >= gone.first_seq
+)
 """
 _SESSIONS_OF_PACKETS = "SELECT packet_id, session_id FROM apc_log.packet_ids WHERE packet_id = ANY ($1::uuid[])"
 _PACKETS_AT = """

@@ -359,8 +359,9 @@ async def store_carefully(connection: AnyConnection, placed: Sequence[Placed], r
 
 # What follows from the log: the sessions' present state, and the counts that lineage summaries are read from.
 
-# A session that is new here may have been named before it began: refused packets, conflicts.
+# A session that is new here may have been named before it began: refused packets, conflicts. Its range has that then.
 _UPSERT_SESSIONS = """
+WITH written AS (
 INSERT INTO apc_log.sessions (shard, epoch, batch_no, session_id, run_id, state, is_terminal,
                               round, generation, step, open_deliveries, document, first_seq, last_seq)
 SELECT $1, epoch, batch_no, session_id, run_id, state, is_terminal, round, generation, step, open_deliveries, document,
@@ -380,6 +381,8 @@ ON CONFLICT (session_id) DO UPDATE SET
     state = excluded.state, is_terminal = excluded.is_terminal, round = excluded.round,
     generation = excluded.generation, step = excluded.step, open_deliveries = excluded.open_deliveries,
     document = excluded.document, updated_at = excluded.updated_at
+RETURNING session_id)
+SELECT apc_guard.forget_begun(array_agg(session_id)) FROM written
 """
 # Of sessions that entries name without a change of their state: packets refused after their end, for example.
 _WIDEN = "SELECT apc_log.widen_ranges($1, $2, $3, $4)"

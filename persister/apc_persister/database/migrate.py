@@ -20,7 +20,7 @@ from apc_persister.errors import SchemaRetired, SchemaUnknown
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-SCHEMA_REVISION = "0123"
+SCHEMA_REVISION = "0124"
 """The revision that this release needs; the newest file of migrations/versions."""
 _FIRST_REVISION = "0101"
 _JOINED, _JOINED_AS = "0025", "0108"

@@ -140,3 +140,21 @@ async def test_a_rebuild_mends_a_range(bench: LogBench, postgres_url: str) -> No
     assert await read_range(bench.pool, ["s-1"]) is None
     await Follower(bench.pool).catch_up()
     await check_ranges(bench.pool)
+
+
+async def test_a_name_goes_when_its_session_begins(bench: LogBench) -> None:
+    """Its range has what was known of it; a name that belongs to no session stays, and so does one that says more."""
+    names = "SELECT session_id FROM apc_log.unopened_sessions ORDER BY 1"
+    await bench.gate.open()
+    for name in ("s-1", "s-2"):
+        await bench.gate.log([packet_entry(session_id=name, refusal_code="NOT_FOUND")])
+        await bench.write()
+    assert [row[0] for row in await bench.pool.fetch(names)] == ["s-1", "s-2"]
+    await bench.gate.log([packet_entry(session_id="s-1")], [session_row("s-1")])
+    await bench.write()
+    assert [row[0] for row in await bench.pool.fetch(names)] == ["s-2"]
+    assert await check_ranges(bench.pool) == 1
+
+    await bench.pool.execute("INSERT INTO apc_log.unopened_sessions VALUES ('s-1', 1, 7, 7)")
+    await bench.pool.execute("SELECT apc_guard.forget_begun(ARRAY['s-1', 's-2'])")
+    assert [row[0] for row in await bench.pool.fetch(names)] == ["s-1", "s-2"], "entries of another shard"

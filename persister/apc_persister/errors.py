@@ -14,6 +14,7 @@ ApcError
     SchemaUnknown         the database was migrated by a newer release
     SchemaRetired         the database was migrated by a version from before the first release
     RebuildImpossible     entries were released from the database, and projections follow from them
+    ProjectionIncomplete  the same, of a projection that begins
     PoolTooSmall          every writer holds one connection; there must be one more
     EmbeddedUnavailable   the embedded PostgreSQL did not start
     LogKeyMissing         no key to sign checkpoints with
@@ -138,6 +139,18 @@ class RebuildImpossible(LogError):
         super().__init__(
             "segments were released from the database: a rebuild would lose what their entries say in lists, search "
             "and figures; restore a backup from before, or mend the named rows by hand"
+        )
+
+
+class ProjectionIncomplete(LogError):
+    """A projection of this release begins, and entries that it follows from were released from the database."""
+
+    def __init__(self, name: str, shard: int, last: int) -> None:
+        super().__init__(
+            f"projection {name} begins, and entries 1 to {last} of shard {shard} were released from the database: it "
+            "would lack what they say; restore a backup from before the release, or, to let it begin behind them: "
+            "INSERT INTO apc_log.followed (projection, shard, seq) "
+            f"VALUES ('{name}', {shard}, {last})"
         )
 
 

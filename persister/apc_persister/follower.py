@@ -17,6 +17,7 @@ from apc_bus.concurrency import Backoff, reason_of
 from apc_bus.database import DATABASE_AWAY, is_away
 from apc_bus.telemetry import get_logger
 from apc_log.heads import AnyConnection, read_ends
+from apc_persister.errors import ProjectionIncomplete
 from apc_persister.transaction import OPEN_SEGMENTS
 
 
@@ -25,7 +26,7 @@ class Projection:
     """Tables of schema apc_log that follow from the log alone, and the function that fills them."""
 
     name: str
-    """In table `followed`; another name is filled from the first entry on."""
+    """In table `followed`; another name is filled from the first entry on, which must not have been released."""
     tables: tuple[str, ...]
     """What a rebuild empties."""
     fill: str
@@ -56,7 +57,14 @@ _PLACES = "SELECT projection, shard, seq FROM apc_log.followed"
 _BEGIN = """
 INSERT INTO apc_log.followed (projection, shard, seq) SELECT $1, shard, 0 FROM unnest($2::integer[]) AS new(shard)
 WHERE NOT EXISTS (SELECT FROM apc_log.followed AS one WHERE one.projection = $1 AND one.shard = new.shard)
+AND NOT EXISTS (SELECT FROM apc_log.segments AS gone WHERE gone.shard = new.shard AND state IN ('released', 'expired'))
 ON CONFLICT (projection, shard) DO NOTHING
+"""
+_RELEASED = """
+SELECT shard, max(last_seq) AS last FROM apc_log.segments WHERE state IN ('released', 'expired')
+AND shard = ANY ($2::integer[]) AND NOT EXISTS (
+    SELECT FROM apc_log.followed AS one WHERE one.projection = $1 AND one.shard = segments.shard
+) GROUP BY shard ORDER BY shard LIMIT 1
 """
 # A lock of a row, which no agent's login can take: one on a number anybody can hold.
 _TAKE_PLACES = """
@@ -96,6 +104,9 @@ SELECT shard FROM apc_log.shards WHERE next_seq > $2 AND $1 > (
 ) ORDER BY shard
 """
 
+Failure = asyncpg.PostgresError | ProjectionIncomplete
+"""Why a piece cannot be taken."""
+
 log = get_logger(__name__)
 
 
@@ -122,7 +133,7 @@ class Follower:
                 took_s = await self.take_piece()
                 pause_s = self._interval_s if took_s is None else min(took_s, self._interval_s)
                 backoff.reset()
-            except DATABASE_AWAY as error:
+            except (*DATABASE_AWAY, ProjectionIncomplete) as error:
                 if backoff.is_fresh:
                     log.warning("projections_lag", reason=reason_of(error))
                 pause_s = backoff.take()
@@ -140,7 +151,7 @@ class Follower:
         """
         clock = asyncio.get_running_loop().time
         began, is_behind = clock(), False
-        failed: asyncpg.PostgresError | None = None
+        failed: Failure | None = None
         async with self._pool.acquire() as connection:
             if self._segment_entries is not None:
                 await open_ahead(connection, self._segment_entries)
@@ -157,14 +168,14 @@ class Follower:
 
     async def _take_each(
         self, connection: AnyConnection, projection: Projection, ends: Mapping[int, int]
-    ) -> tuple[bool, asyncpg.PostgresError | None]:
+    ) -> tuple[bool, Failure | None]:
         """Take a piece of these shards together; after an error one by one, so that the others are taken.
 
         Returns whether there is more, and the error of a piece that cannot be taken.
         """
         try:
             return await self._take(connection, projection, ends), None
-        except asyncpg.PostgresError as error:
+        except (asyncpg.PostgresError, ProjectionIncomplete) as error:
             if is_away(error):
                 raise
             if len(ends) == 1:
@@ -204,10 +215,16 @@ async def fill(
     """Take the next piece, of these shards at most up to their ends, in the transaction of the connection.
 
     Returns the last seq that was taken by shard; nothing while another process fills the projection.
+
+    Raises:
+        ProjectionIncomplete: it has no place in a shard yet, whose first entries were released from the database.
     """
     places = await _take_places(connection, projection, ends)
-    if len(places) < len(ends) and await connection.execute(_BEGIN, projection.name, list(ends)) != "INSERT 0 0":
-        places = await _take_places(connection, projection, ends)
+    if len(places) < len(ends):
+        if await connection.execute(_BEGIN, projection.name, list(ends)) != "INSERT 0 0":
+            places = await _take_places(connection, projection, ends)
+        for row in await connection.fetch(_RELEASED, projection.name, list(ends)) if len(places) < len(ends) else ():
+            raise ProjectionIncomplete(projection.name, row["shard"], row["last"])
     places = {shard: place for shard, place in places.items() if place < ends[shard]}
     if not places:
         return {}

@@ -119,7 +119,7 @@ def record_of(entry: str | bytes, body: bytes | None = None) -> Record:
         columns = COLUMNS[kind, version]
     except (ValueError, TypeError, KeyError) as error:
         raise CheckFailed(f"not an entry of a known kind and version: {error}") from None
-    record: Record = {"entry_kind": kind, "shard": shard, "seq": seq}
+    record: Record = {"entry_kind": kind, "entry_version": version, "shard": shard, "seq": seq}
     for name, value in zip(columns, values, strict=True):
         record[name] = _value(name, value)
     if kind in BYTES_COLUMN:
@@ -372,6 +372,27 @@ class ColdLog:
             "packet_ids": await self._ids("session_id IN ?", [list(session_ids) or [""]]),
         }
 
+    async def all_rows(self) -> AsyncIterator[tuple[str, list[Record]]]:
+        """Yield every row of these segments with the table that it stood in, at most 10,000 at a time."""
+        for name, (table, clause) in _OF_TABLES.items():
+            body = "body" if "body" in SCHEMAS[table] else "NULL"
+            statement = f"SELECT entry, {body} FROM {table} WHERE {clause} ORDER BY shard, seq"
+            async for rows in self._parts(table, statement):
+                yield name, [record_of(*row) for row in rows]
+        statement = f"SELECT {', '.join(_IDS)} FROM ids ORDER BY shard, seq"
+        async for rows in self._parts("ids", statement):
+            yield "packet_ids", [dict(zip(_IDS, row, strict=True)) | {"packet_id": UUID(bytes=row[1])} for row in rows]
+
+    async def _parts(self, table: str, statement: str) -> AsyncIterator[list[tuple[Any, ...]]]:
+        await self._prepare(table)
+        cursor = self._connection.cursor()
+        try:
+            await asyncio.to_thread(cursor.execute, statement)
+            while rows := await asyncio.to_thread(cursor.fetchmany, _REPLAYED):
+                yield rows
+        finally:
+            cursor.close()
+
     async def rows_of_packets(self, packets: Sequence[Record]) -> dict[str, list[Record]]:
         """Return these packets with what is about them here, as `rows_of`."""
         named = [(one["session_id"], one["packet_id"]) for one in packets]
@@ -386,9 +407,8 @@ class ColdLog:
         }
 
     async def _ids(self, clause: str, values: Sequence[Any]) -> list[Record]:
-        names = ("session_id", "packet_id", "packet_hash", "payload_hash", "shard", "seq")
-        rows = await self._rows("ids", f"SELECT {', '.join(names)} FROM ids WHERE {clause} ORDER BY shard, seq", values)
-        return [dict(zip(names, row, strict=True)) | {"packet_id": UUID(bytes=row[1])} for row in rows]
+        rows = await self._rows("ids", f"SELECT {', '.join(_IDS)} FROM ids WHERE {clause} ORDER BY shard, seq", values)
+        return [dict(zip(_IDS, row, strict=True)) | {"packet_id": UUID(bytes=row[1])} for row in rows]
 
     async def _of_packets(self, table: str, packets: Collection[tuple[str, UUID]]) -> list[Record]:
         if not packets:
@@ -460,6 +480,15 @@ DUCKDB = {
     **{"flag": "BOOLEAN", "time": "TIMESTAMP"},
 }
 _REPLAYED = 10_000
+_IDS = ("session_id", "packet_id", "packet_hash", "payload_hash", "shard", "seq")
+_OF_TABLES = {
+    "agent_packets": ("packet", "true"),
+    "packet_events": ("hop", "true"),
+    "packet_lineage": ("lineage", "true"),
+    "coordination_events": ("other", "entry_kind = 'coordination'"),
+    "packet_conflicts": ("other", "entry_kind = 'conflict'"),
+}
+"""Table of the database -> the one of the archive, and which rows of it."""
 _SEARCHED = 2_000
 
 

@@ -1,6 +1,7 @@
 """Archives segments of the log: reads the entries, compares them with the tree, writes them, and reads them back.
 
 Crash-safe: what was written stays, and the next run writes the same bytes again. An object of other bytes stops it.
+At the end: an archived segment as tables beside the log.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ from apc_log.archive import (
     place_of,
     table_of,
 )
-from apc_log.cold import count_entries, open_duckdb, read_log_entries
+from apc_log.cold import count_entries, open_cold, open_duckdb, read_log_entries
 from apc_log.cold_verification import check_segment
 from apc_log.entries import stored_entry
 from apc_log.errors import ArchiveDiffers, ArchiveError
@@ -388,3 +389,151 @@ def _write_sorted(path: Path, table: str, batches: Iterable["pa.RecordBatch"]) -
                 waiting, rows = [joined.slice(ROW_GROUP)], rows - ROW_GROUP
         if rows:
             writer.write_table(pa.concat_tables(waiting).combine_chunks())
+
+
+# Restoring: the rows of an archived segment in schema apc_restored, in tables like the log's and never part of it.
+
+RESTORED = (
+    *("agent_packets", "packet_events", "packet_lineage", "coordination_events", "packet_conflicts", "packet_ids"),
+)
+"""The tables; registrations, contracts and entries about the log itself are in the log whatever was released."""
+_STATE = """
+SELECT last_seq, state, manifest ->> 'sha256' AS manifest, apc_guard.segment_root(shard, first_seq, last_seq) AS root
+FROM apc_log.segments WHERE shard = $1 AND first_seq = $2
+"""
+_COLUMNS_OF = """
+SELECT attname::text AS name, attgenerated <> '' AS is_generated FROM pg_attribute
+WHERE attrelid = to_regclass($1::text) AND attnum > 0 AND NOT attisdropped ORDER BY attnum
+"""
+_READERS = """
+SELECT string_agg(rolname, ', ') FROM pg_roles WHERE rolname IN ('apc_owner', 'apc_reader', 'apc_writer')
+"""
+_IS_MEMBER = """
+SELECT EXISTS (SELECT FROM pg_roles WHERE rolname = 'apc_archiver' AND pg_has_role(current_user, oid, 'MEMBER'))
+"""
+_SIZE = """
+SELECT coalesce(sum(pg_total_relation_size(oid)), 0)::bigint FROM pg_class
+WHERE relnamespace = 'apc_restored'::regnamespace AND relkind = 'r' AND relname ~ $1
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What a restored segment has."""
+
+    shard: int
+    first: int
+    last: int
+    rows: int
+    bytes: int
+    """In the database, indexes included: what dropping it frees."""
+
+
+async def restore_segment(connection: AnyConnection, archive: Archive, shard: int, first: int) -> Restored:
+    """Write the rows of an archived segment into schema apc_restored, in place of those of an earlier run.
+
+    The user is a member of apc_reader and apc_archiver; who may read the log may read the tables. Nothing is written
+    before the objects have the leaves of the tree.
+
+    Raises:
+        ArchiveUnavailable, ArchiveDiffers: an object cannot be read, or differs from its manifest, or from the tree.
+        ArchiveError: there is no such segment, it is not archived, or has expired.
+        asyncpg.InsufficientPrivilegeError: the user may not.
+    """
+    await _make_tables(connection)
+    row = await connection.fetchrow(_STATE, shard, first)
+    problem = "there is none; `apc log segments` lists them" if row is None else _NOT_RESTORED.get(row["state"])
+    if row is None or problem is not None:
+        raise ArchiveError(f"the segment from entry {first} of shard {shard} cannot be restored: {problem}")
+    manifest = await archive.read_manifest(shard, first, row["manifest"])
+    if (manifest.last, manifest.root) != (row["last_seq"], row["root"]):
+        raise ArchiveDiffers(manifest.place, MANIFEST, "its root is not that of the tree")
+    for finding in (await check_segment(archive, manifest)).findings:
+        raise ArchiveDiffers(manifest.place, finding.name or MANIFEST, finding.message)
+    async with connection.transaction():
+        rows = await _load(connection, archive, manifest)
+    size = await connection.fetchval(_SIZE, f"_{shard}_{first}$")
+    return Restored(shard, first, manifest.last, rows, size)
+
+
+_NOT_RESTORED = {
+    "open": "it is not full, and in the database",
+    "sealed": "it is not archived yet, and in the database",
+    "expired": "its rows have expired, and may be gone from the archive",
+}
+
+
+async def _make_tables(connection: AnyConnection) -> None:
+    """Make the tables that have the segments as partitions. Raises ArchiveError: an older release made them."""
+    readers = await connection.fetchval(_READERS)
+    async with connection.transaction():
+        for table in RESTORED:
+            there = await connection.fetch(_COLUMNS_OF, f"apc_restored.{table}")
+            columns = await connection.fetch(_COLUMNS_OF, f"apc_log.{table}")
+            if there and [one["name"] for one in there] != [one["name"] for one in columns]:
+                raise ArchiveError("apc_restored has tables of another release: `apc log restore --drop`")
+            await connection.execute(
+                f"CREATE TABLE IF NOT EXISTS apc_restored.{table} (LIKE apc_log.{table}) "
+                "PARTITION BY RANGE (shard, seq)"
+            )
+            if there:
+                continue
+            for indexed in _INDEXED.get(table, ("session_id",)):
+                await connection.execute(f"CREATE INDEX ON apc_restored.{table} ({indexed})")
+            if readers:
+                await connection.execute(f"GRANT SELECT ON apc_restored.{table} TO {readers}")
+            await _give_away(connection, table)
+
+
+_INDEXED = {
+    "agent_packets": ("shard, seq", "session_id, packet_id", "run_id"),
+    "packet_events": ("shard, seq", "session_id, packet_id"),
+    "packet_ids": ("packet_id",),
+}
+
+
+async def _give_away(connection: AnyConnection, table: str) -> None:
+    """Make every archiver the owner of a table, so that another one may replace or drop it."""
+    if await connection.fetchval(_IS_MEMBER):
+        await connection.execute(f"ALTER TABLE apc_restored.{table} OWNER TO apc_archiver")
+
+
+async def _load(connection: AnyConnection, archive: Archive, manifest: Manifest) -> int:
+    """Write the rows, in the transaction of the connection; return how many."""
+    columns: dict[str, list[str]] = {}
+    for table in RESTORED:
+        found = await connection.fetch(_COLUMNS_OF, f"apc_log.{table}")
+        columns[table] = [one["name"] for one in found if not one["is_generated"]]
+        part = f"apc_restored.{table}_{manifest.shard}_{manifest.first}"
+        await connection.execute(f"DROP TABLE IF EXISTS {part}")
+        await connection.execute(
+            f"CREATE TABLE {part} PARTITION OF apc_restored.{table} FOR VALUES "
+            f"FROM ({manifest.shard}, {manifest.first}) TO ({manifest.shard}, {manifest.last + 1})"
+        )
+        await _give_away(connection, f"{table}_{manifest.shard}_{manifest.first}")
+        # What follows from other columns is worked out here: nothing of apc_restored depends on functions of the log.
+        await connection.execute(
+            f"CREATE TEMPORARY TABLE restoring_{table} (LIKE apc_log.{table} INCLUDING GENERATED) ON COMMIT DROP"
+        )
+    total = 0
+    async with open_cold(archive, [manifest]) as cold:
+        async for table, records in cold.all_rows():
+            names = columns[table]
+            rows = [tuple(one["body" if name == "body_stored" else name] for name in names) for one in records]
+            await connection.copy_records_to_table(f"restoring_{table}", records=rows, columns=names)
+            every = ", ".join(one["name"] for one in await connection.fetch(_COLUMNS_OF, f"apc_log.{table}"))
+            await connection.execute(
+                f"INSERT INTO apc_restored.{table} ({every}) SELECT {every} FROM pg_temp.restoring_{table}"
+            )
+            await connection.execute(f"TRUNCATE pg_temp.restoring_{table}")
+            total += len(rows)
+    return total
+
+
+async def drop_restored(connection: AnyConnection) -> int:
+    """Drop everything that was restored; return how many bytes that frees."""
+    size: int = await connection.fetchval(_SIZE, "")
+    async with connection.transaction():
+        for table in RESTORED:
+            await connection.execute(f"DROP TABLE IF EXISTS apc_restored.{table}")
+    return size

@@ -1,4 +1,4 @@
-"""`apc log segments`, `archive` and `hold`: how the log ages, and what stays."""
+"""`apc log segments`, `archive`, `restore` and `hold`: how the log ages, and what stays."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,6 +20,7 @@ from apc_cli.system.running import stop_on_signals
 from apc_log.archive import Archive
 from apc_log.heads import AnyConnection, origin_of
 from apc_persister.ageing import Ageing, Step, hold, lift_hold, list_holds, list_segments, load_policy
+from apc_persister.archiving import drop_restored, restore_segment
 
 INTERVAL = timedelta(minutes=1)
 """Between two looks of `apc log archive`."""
@@ -44,6 +45,7 @@ def add_to(app: Commands) -> None:
     """Add these commands to `apc log`."""
     app.command()(segments)
     app.command()(archive)
+    app.command()(restore)
     app.add_typer(holds, name="hold")
 
 
@@ -51,11 +53,23 @@ async def segments(shard: ShardOption = None, as_json: AsJson = False) -> None:
     """Print the segments of the log: range, state, what keeps each in the database, sizes, age."""
     async with open_log() as pool:
         rows = [dict(row) for row in await list_segments(pool, shard)]
+    shown = []
     for row in rows:
         row["age"] = "" if row["full_since"] is None else _age(datetime.now(UTC) - row["full_since"])
-    print_rows(
-        rows, title="segments", as_json=as_json, empty="the log has no entry", least=("record_seq", "full_since")
-    )
+        of_row = {name: row[name] for name in ("shard", "first_seq", "last_seq", "state", "age", "open_sessions")}
+        sizes = {"database": _size(row["hot_bytes"]), "archive": _size(row["archived_bytes"])}
+        shown.append(of_row | sizes)
+    print_rows(shown, title="segments", as_json=as_json, empty="the log has no entry", document=rows)
+
+
+def _size(size: int | None) -> str:
+    """Return bytes with three digits and a unit; nothing for None."""
+    if size is None:
+        return ""
+    for power, unit in ((12, "TB"), (9, "GB"), (6, "MB"), (3, "kB")):
+        if size >= 10**power:
+            return f"{size / 10**power:.3g} {unit}"
+    return f"{size} B"
 
 
 def _age(age: timedelta) -> str:
@@ -105,6 +119,40 @@ def _tell(step: Step, as_json: bool) -> None:
         echo(f"shard {step.shard}, entries {step.first} to {step.last}: {step.done} ({step.detail})")
 
 
+async def restore(
+    shard: Annotated[int, typer.Option("--shard", min=0, help="Of this shard.")] = 0,
+    segment: Annotated[
+        int | None, typer.Option("--segment", min=1, help="Its first entry, as `apc log segments` prints it.")
+    ] = None,
+    drop: Annotated[bool, typer.Option("--drop", help="Drop everything that was restored.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write the rows of an archived segment into tables beside the log, in schema apc_restored, to be read by SQL.
+
+    The tables are like the log's and no part of it; a second run replaces the segment's rows. Its objects are compared
+    with the tree first. The database's user is a member of apc_archiver.
+    """
+    if (segment is None) != drop:
+        raise InputUnusable("name a segment with --segment, or drop what was restored with --drop")
+    async with _as_archiver() as connection:
+        if segment is None:
+            freed = await drop_restored(connection)
+            if as_json:
+                print_json({"freed_bytes": freed})
+            else:
+                echo(f"dropped: {_size(freed)} are free again")
+            return
+        log_name = (await origin_of(connection, shard)).rpartition("/")[0]
+        done = await restore_segment(connection, Archive.open(ArchiveSettings(), log_name), shard, segment)
+    if as_json:
+        print_json(
+            {"shard": shard, "first_seq": done.first, "last_seq": done.last, "rows": done.rows, "bytes": done.bytes}
+        )
+    else:
+        echo(f"shard {shard}, entries {done.first} to {done.last}: {done.rows} rows are in schema apc_restored")
+        echo(f"They take {_size(done.bytes)} of the database: `apc log restore --drop` frees it.")
+
+
 # `apc log hold`.
 
 holds = Commands(help="Holds: what stays in the database whatever its age.")
@@ -135,7 +183,19 @@ async def show(as_json: AsJson = False) -> None:
     """Print every hold, also those that are over."""
     async with open_log() as pool:
         rows: list[dict[str, Any]] = [dict(row) for row in await list_holds(pool)]
-    print_rows(rows, title="holds", as_json=as_json, empty="nothing is held", least=("actor", "since"))
+    shown = [
+        {"hold_id": row["hold_id"], "state": row["state"], "holds": _held(row), "reason": row["reason"]}
+        | {"until": "" if row["until"] is None else f"{row['until']:%Y-%m-%d}", "since": f"{row['since']:%Y-%m-%d}"}
+        | {"actor": row["actor"]}
+        for row in rows
+    ]
+    print_rows(shown, title="holds", as_json=as_json, empty="nothing is held", least=("actor", "since"), document=rows)
+
+
+def _held(row: dict[str, Any]) -> str:
+    if row["contract_hash"] is not None:
+        return f"contract {row['contract_hash'][:12]}…"
+    return f"session {row['session_id']}" if row["run_id"] is None else f"run {row['run_id']}"
 
 
 @holds.command()

@@ -391,6 +391,39 @@ def _write_sorted(path: Path, table: str, batches: Iterable["pa.RecordBatch"]) -
             writer.write_table(pa.concat_tables(waiting).combine_chunks())
 
 
+# Leaves of released entries, of which the database has the tree above alone.
+
+_SEGMENT_OF = """
+SELECT first_seq, manifest ->> 'sha256' AS manifest, apc_guard.segment_root(shard, first_seq, last_seq) AS root
+FROM apc_log.segments WHERE shard = $1 AND $2 BETWEEN first_seq AND last_seq
+"""
+
+
+class ArchivedLeaves:
+    """Reads leaves of recorded segments from the archive, once they lead to the tree of the database."""
+
+    def __init__(self, connection: AnyConnection, archive: Archive) -> None:
+        self._connection = connection
+        self._archive = archive
+        self._block: tuple[int, int] | None = None
+        """Shard and first entry of the block that was read last."""
+        self._leaves = b""
+
+    async def leaf(self, shard: int, seq: int) -> bytes:
+        """Return the leaf hash of an entry. Raises ArchiveUnavailable, ArchiveDiffers."""
+        first = (seq - 1) // BLOCK * BLOCK + 1
+        if self._block != (shard, first):
+            row = await self._connection.fetchrow(_SEGMENT_OF, shard, seq)
+            if row is None or row["manifest"] is None:
+                raise ArchiveError(f"entry {seq} of shard {shard} is not archived")
+            manifest = await self._archive.read_manifest(shard, row["first_seq"], row["manifest"])
+            if manifest.root != row["root"]:
+                raise ArchiveDiffers(manifest.place, MANIFEST, "its root is not that of the tree")
+            self._leaves = await self._archive.read_block(manifest, (first - manifest.first) // BLOCK)
+            self._block = shard, first
+        return self._leaves[(seq - first) * HASH_SIZE :][:HASH_SIZE]
+
+
 # Restoring: the rows of an archived segment in schema apc_restored, in tables like the log's and never part of it.
 
 RESTORED = (
@@ -516,6 +549,9 @@ async def _load(connection: AnyConnection, archive: Archive, manifest: Manifest)
             f"CREATE TEMPORARY TABLE restoring_{table} (LIKE apc_log.{table} INCLUDING GENERATED) ON COMMIT DROP"
         )
     total = 0
+    # COPY is binary: asyncpg's own codecs are, and ours are not; both take text.
+    for name in ("json", "jsonb"):
+        await connection.reset_type_codec(name, schema="pg_catalog")
     async with open_cold(archive, [manifest]) as cold:
         async for table, records in cold.all_rows():
             names = columns[table]

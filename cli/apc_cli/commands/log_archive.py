@@ -184,9 +184,9 @@ async def show(as_json: AsJson = False) -> None:
     async with open_log() as pool:
         rows: list[dict[str, Any]] = [dict(row) for row in await list_holds(pool)]
     shown = [
-        {"hold_id": row["hold_id"], "state": row["state"], "holds": _held(row), "reason": row["reason"]}
-        | {"until": "" if row["until"] is None else f"{row['until']:%Y-%m-%d}", "since": f"{row['since']:%Y-%m-%d}"}
-        | {"actor": row["actor"]}
+        {"hold_id": row["hold_id"], "state": row["state"]}
+        | {"until": "" if row["until"] is None else f"{row['until']:%Y-%m-%d}"}
+        | {"holds": _held(row), "reason": row["reason"], "since": f"{row['since']:%Y-%m-%d}", "actor": row["actor"]}
         for row in rows
     ]
     print_rows(shown, title="holds", as_json=as_json, empty="nothing is held", least=("actor", "since"), document=rows)

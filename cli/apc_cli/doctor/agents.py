@@ -16,7 +16,7 @@ from apc_cli.doctor.finding import Finding, ok, warning, wrong
 from apc_contracts.identity.registry import CLIENT, CLIENTS
 from apc_contracts.text import numbered
 from apc_contracts.vocabulary import Right
-from apc_log.queries.health import count_dead_by_reason, count_set_aside
+from apc_log.queries.health import count_dead_by_reason, count_set_aside, days_here
 
 OPERATOR_FIX = (
     f"its inbox grows by each session that it starts: register a client in its place, which has none (`apc agent add "
@@ -146,11 +146,12 @@ def judge_dead_queue(depths: Mapping[str, QueueDepth]) -> list[Finding]:
 
 async def look_at_inputs_set_aside(pool: asyncpg.Pool) -> list[Finding]:
     """Check whether inputs have ended orchestrators lately, and were set aside."""
-    count = await count_set_aside(pool, SET_ASIDE_DAYS)
+    days = await days_here(pool, SET_ASIDE_DAYS)
+    count = await count_set_aside(pool, days)
     if not count:
         return []
     inputs = numbered(count, "input", "inputs")
-    said = f"{inputs} ended the gate each time, within {SET_ASIDE_DAYS} days: packet_conflicts of kind unjudgeable"
+    said = f"{inputs} ended the gate each time, within {numbered(days, 'day')}: packet_conflicts of kind unjudgeable"
     fix = "it is a defect of the gate, and nobody gets an answer to them: report it with its log lines (gate_failed)"
     return [warning("inputs set aside", said, fix)]
 

@@ -1,6 +1,7 @@
 """Checks of the checkpoints: an administrator can change unseen what was logged after the last exported one."""
 
 import asyncio
+import math
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 
@@ -16,10 +17,12 @@ from apc_bus.topology import gate_queue, log_queue
 from apc_cli.connections import CONNECT_PATIENCE
 from apc_cli.doctor.finding import Finding, ok, warning, wrong
 from apc_contracts.text import numbered
-from apc_log.heads import AnyConnection, read_head
+from apc_log.heads import AnyConnection, origin_of, read_head
 from apc_log.placement import check_places, read_held_shards, read_open_sessions, split_sessions
 from apc_log.queries.health import (
     count_unstored,
+    days_here,
+    days_left,
     read_age,
     read_exports,
     read_growth,
@@ -32,7 +35,7 @@ from apc_persister.database.guard import read_guard
 from apc_persister.database.migrate import SCHEMA_REVISION, read_additions, read_revision
 from apc_persister.follower import AHEAD, PROJECTIONS, YOUNG
 from apc_persister.verification import findings
-from apc_persister.verification.log_ends import check_ends, check_registry
+from apc_persister.verification.log_ends import check_ends, check_registry, count_released_changes
 
 TOLERANCE = timedelta(seconds=10)
 """A working exporter exports a checkpoint within about a second."""
@@ -173,7 +176,7 @@ async def look_at_evidence(pool: asyncpg.Pool) -> list[Finding]:
     """Check the end of each shard, the registry, and constraints, defaults, indexes, triggers, rules and policies."""
     async with pool.acquire() as connection:
         ends = [_wrong("log end", one) for one in await check_ends(connection)]
-        registry = [_wrong("registry", one) for one in await check_registry(connection)]
+        registry = await _registry(connection)
         additions = await read_additions(connection)
     tables = [wrong("log tables", f"added to apc_log.{line}", TAKE_OUT) for line in additions.added]
     tables += [wrong("log tables", f"gone from apc_log.{line}", RESTORE) for line in additions.missing]
@@ -185,6 +188,22 @@ async def look_at_evidence(pool: asyncpg.Pool) -> list[Finding]:
             or [ok("log tables", "constraints, defaults, triggers, rules and policies are those of this release")]
         ),
     ]
+
+
+async def _registry(connection: AnyConnection) -> list[Finding]:
+    settings, released = ArchiveSettings(), await count_released_changes(connection)
+    leaf = None
+    if released and settings.archive_url is not None:
+        from apc_log.archive import Archive  # loads an object store
+        from apc_persister.archiving import ArchivedLeaves
+
+        log_name = (await origin_of(connection, 0)).rpartition("/")[0]
+        leaf = ArchivedLeaves(connection, Archive.open(settings, log_name)).leaf
+    found = [_wrong("registry", one) for one in await check_registry(connection, leaf)]
+    if released and leaf is None:
+        said = f"{numbered(released, 'change')} in released segments: the archive has what proves them"
+        found.append(warning("registry", said, "set APC_ARCHIVE_URL, and look again"))
+    return found
 
 
 def _wrong(check: str, difference: findings.LogFinding) -> Finding:
@@ -199,11 +218,12 @@ async def look_at_unstored(pool: asyncpg.Pool) -> list[Finding]:
 
     It counts them as apc_log_unstored_total.
     """
-    count, newest = await count_unstored(pool, UNSTORED_DAYS)
+    days = await days_here(pool, UNSTORED_DAYS)
+    count, newest = await count_unstored(pool, days)
     if not count or newest is None:
-        return [ok("unstored entries", f"none within {UNSTORED_DAYS} days")]
+        return [ok("unstored entries", f"none within {numbered(days, 'day')}")]
     entries = numbered(count, "entry", "entries")
-    when = f"within {UNSTORED_DAYS} days, the newest at {newest:%Y-%m-%d %H:%M} UTC"
+    when = f"within {numbered(days, 'day')}, the newest at {newest:%Y-%m-%d %H:%M} UTC"
     said = f"{entries} could not be stored as what they are {when}"
     fix = "packet_conflicts of kind unstorable has their bytes and the reason: mend the cause, and report it with them"
     return [wrong("unstored entries", said, fix)]
@@ -242,9 +262,11 @@ async def look_at_segments(pool: asyncpg.Pool) -> list[Finding]:
         found.append(warning(check, said, "run `apc log archive`, and see what it says"))
     a_day = int((growth["entries"] or 0) * (growth["bytes_an_entry"] or 0))
     said = f"the database has {_gigabytes(growth['size'])}, and {_gigabytes(a_day)} came in the last day"
-    if settings.database_capacity is None or not a_day:
+    if growth["released"]:
+        said += f", {_gigabytes(int(growth['released'] * growth['bytes_an_entry']))} were let go of"
+    days = days_left(growth, settings.database_capacity)
+    if days == math.inf:
         return [*found, ok(check, said)]
-    days = max(settings.database_capacity - growth["size"], 0) / a_day
     said = f"{said}: full in {days:.0f} days"
     if days > FEWEST_DAYS:
         return [*found, ok(check, said)]

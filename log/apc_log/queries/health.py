@@ -1,5 +1,6 @@
 """What tells whether the log is in order: its ends and exports, their age, recent work, dead deliveries, counts."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -7,7 +8,7 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_log.heads import Given, Reach, reads, since
+from apc_log.heads import Given, Reach, reads, released_until, since
 
 _EXPORTS = """
 SELECT made.shard, best.target, best.tree_size,
@@ -80,6 +81,12 @@ async def count_dead_by_reason(pool: asyncpg.Pool) -> Sequence[asyncpg.Record]:
     Of those in the database: dead letters of sessions that were released stand in the archive.
     """
     return await pool.fetch(_BY_REASON)
+
+
+async def days_here(pool: asyncpg.Pool, days: int) -> int:
+    """Return for how many whole days, at most so many, the database has everything that came."""
+    until = await released_until(pool)
+    return days if until is None else max(min(days, (datetime.now(UTC) - until).days), 0)
 
 
 def _since_days(given: Given) -> Reach:
@@ -258,9 +265,11 @@ SELECT count(*) AS segments, min(full_since) AS since FROM (
 _GROWTH = """
 SELECT pg_database_size(current_database()) AS size,
        sum(newest.tree_size - coalesce(before.tree_size, 0))::bigint AS entries,
+       sum(released.entries)::bigint AS released,
        (SELECT sum(pg_total_relation_size(oid)) FROM pg_class
-        WHERE relnamespace = 'apc_log'::regnamespace AND relkind = 'r')
-       / greatest(sum(newest.tree_size - coalesce(gone.last_seq, 0)), 1) AS bytes_an_entry
+        WHERE relnamespace = 'apc_log'::regnamespace AND relkind = 'r'
+        AND (max(gone.last_seq) IS NULL OR relispartition AND relname !~ '_thin$'))
+       / greatest(sum(newest.tree_size - coalesce(gone.last_seq, 0)), 1000) AS bytes_an_entry
 FROM apc_log.shards
 CROSS JOIN LATERAL (SELECT tree_size FROM apc_log.log_checkpoints AS note WHERE note.shard = shards.shard
                     ORDER BY tree_size DESC LIMIT 1) AS newest
@@ -268,6 +277,9 @@ LEFT JOIN LATERAL (SELECT tree_size FROM apc_log.log_checkpoints AS note WHERE n
                    AND recorded_at < now() - interval '1 day' ORDER BY tree_size DESC LIMIT 1) AS before ON true
 LEFT JOIN LATERAL (SELECT max(last_seq) AS last_seq FROM apc_log.segments
                    WHERE segments.shard = shards.shard AND state IN ('released', 'expired')) AS gone ON true
+LEFT JOIN LATERAL (SELECT sum((detail ->> 'last_seq')::bigint - (detail ->> 'first_seq')::bigint + 1) AS entries
+                   FROM apc_log.log_events AS event WHERE event.shard = shards.shard AND kind = 'release'
+                   AND recorded_at > now() - interval '1 day') AS released ON true
 """
 
 
@@ -283,8 +295,20 @@ async def read_unarchived(pool: asyncpg.Pool) -> asyncpg.Record:
     return row
 
 
+def days_left(growth: asyncpg.Record, capacity: int | None) -> float:
+    """Return in how many days the database has so many bytes, by what came in the last day less what was let go of.
+
+    Infinite without a capacity, and where it does not grow.
+    """
+    a_day = int(((growth["entries"] or 0) - (growth["released"] or 0)) * (growth["bytes_an_entry"] or 0))
+    if capacity is None or a_day <= 0:
+        return math.inf
+    return float(max(capacity - growth["size"], 0) / a_day)
+
+
 async def read_growth(pool: asyncpg.Pool) -> asyncpg.Record:
-    """Return the database's `size` in bytes, the `entries` of the last day, and the `bytes_an_entry` takes."""
+    """Return the database's `size` in bytes, the `entries` of the last day, those `released` in it, and the
+    `bytes_an_entry` takes here."""
     row = await pool.fetchrow(_GROWTH)
     assert row is not None
     return row

@@ -1,7 +1,7 @@
 """Where the log of a shard ends, by everything that says so: head, epochs, edge, rows, tiles, checkpoints."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
@@ -271,6 +271,10 @@ def _entries(first: int, last: int) -> str:
 # What can be told of a log without reading it: where it ends, and whether the registry's changes are in the tree.
 
 _LAST_ROOT = "SELECT root_hash FROM apc_log.log_checkpoints WHERE shard = $1 ORDER BY tree_size DESC LIMIT 1"
+_RELEASED_CHANGES = """
+SELECT count(*) FROM apc_log.registry_events AS change JOIN apc_log.segments AS gone
+  ON gone.shard = change.shard AND change.seq BETWEEN first_seq AND last_seq AND state IN ('released', 'expired')
+"""
 _CHANGES = "SELECT shard, array_agg(seq ORDER BY seq) AS numbers FROM apc_log.registry_events GROUP BY shard ORDER BY 1"
 
 
@@ -289,25 +293,46 @@ async def check_ends(connection: AnyConnection) -> list[LogFinding]:
     return findings
 
 
-async def check_registry(connection: AnyConnection) -> list[LogFinding]:
-    """Find changes of the registry that are not in the tree, where the orchestrator takes them from."""
+ReadLeaf = Callable[[int, int], Awaitable[bytes]]
+"""Gives the leaf hash of an entry: of a shard, and of its seq."""
+
+
+async def check_registry(connection: AnyConnection, released_leaf: ReadLeaf | None = None) -> list[LogFinding]:
+    """Find changes of the registry that are not in the tree, where the orchestrator takes them from.
+
+    Leaves of released entries are in the archive: without `released_leaf` these are left out.
+    """
     findings: list[LogFinding] = []
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         await prepare_reader(connection)
         for row in await connection.fetch(_CHANGES):
-            findings += await _check_changes(connection, row["shard"], row["numbers"])
+            findings += await _check_changes(connection, row["shard"], row["numbers"], released_leaf)
     return findings
 
 
-async def _check_changes(connection: AnyConnection, shard: int, numbers: list[int]) -> list[LogFinding]:
+async def count_released_changes(connection: AnyConnection) -> int:
+    """Return how many changes of the registry have their leaves in the archive alone."""
+    count: int = await connection.fetchval(_RELEASED_CHANGES)
+    return count
+
+
+async def _check_changes(
+    connection: AnyConnection, shard: int, numbers: list[int], released_leaf: ReadLeaf | None
+) -> list[LogFinding]:
     try:
         tiles = Tiles(connection, shard, await load_tree(connection, shard))
     except TreeBroken:
         return [LogFinding(shard, numbers[0], "the tree of the shard cannot be read", "log_edges")]
-    findings = []
+    findings, released = [], await read_released(connection, shard)
     for seq in numbers:
+        if 1 <= seq <= released:
+            if released_leaf is None:
+                continue
+            leaf = await released_leaf(shard, seq)
+        else:
+            leaf = await _leaf(tiles, seq) if 1 <= seq <= tiles.tree.size else b""
         leaves = await read_leaves(connection, shard, seq, seq)
-        is_covered = 1 <= seq <= tiles.tree.size and leaves.hashes[0] == await _leaf(tiles, seq)
+        is_covered = leaves.hashes[0] == leaf != b""
         if leaves.doubled or not is_covered:
             message = f"entry {seq} is a change of the registry that is not in the tree"
             findings.append(LogFinding(shard, seq, message, f"entry {seq}"))

@@ -23,13 +23,16 @@ from apc_log.archive import BLOCK, Archive
 from apc_log.errors import ArchiveUnavailable
 from apc_log.offline_verifier import check_file
 from apc_log.queries.dead import DeliveryId
+from apc_log.queries.health import days_here, days_left, read_growth
 from apc_log.queries.news import Passage
 from apc_log.queries.packet_pages import page_of_packets
 from apc_log.queries.packets import Position, TracePage, list_agent_packets, trace
 from apc_log.queries.replay import replay
 from apc_log.queries.session_pages import CountedRanges
+from apc_persister.archiving import ArchivedLeaves
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.documents import bundle_lines
+from apc_persister.verification.log_ends import check_registry, count_released_changes
 
 pytestmark = [pytest.mark.postgres, pytest.mark.long]
 EARLY = datetime(2020, 1, 1, tzinfo=UTC)
@@ -44,7 +47,7 @@ UNDIVIDED = frozenset(
     "recent_work list_shard_ends page_of_cards cards_of get_packet_lineage_summary get_protocol_effectiveness "
     "get_transfer_quality_rollup get_transfer_eval_correlation get_transfer_refusals list_protocol_propagation "
     "list_protocols session_scores session_transfers read_recorded list_arbitrations verify_run try_contract "
-    "read_segments_ahead read_unarchived read_growth".split()
+    "read_segments_ahead read_unarchived read_growth days_here".split()
 )
 
 
@@ -242,3 +245,39 @@ async def test_a_bundle_of_cold_and_hot_is_whole_and_verifies(log: ReleasedLog) 
     after, lines = await entries(log.archive)
     assert after == before
     assert check_file([f"{line}\n" for line in lines], [signer.public_key(0)])
+
+
+FORGED = """
+INSERT INTO apc_log.registry_events SELECT forged.* FROM (
+    SELECT to_jsonb(known) || jsonb_build_object('seq', $1::bigint, 'change_id', gen_random_uuid()) AS row
+    FROM apc_log.registry_events AS known ORDER BY seq LIMIT 1
+) AS one, jsonb_populate_record(NULL::apc_log.registry_events, row) AS forged
+"""
+
+
+async def test_changes_of_the_registry_are_compared_with_the_archive(log: ReleasedLog) -> None:
+    """Their leaves left the database with their segment: without the archive nothing is said of them, true or false."""
+    async with log.pool.acquire() as connection:
+        changes = await connection.fetchval("SELECT count(*) FROM apc_log.registry_events WHERE seq <= $1", 2 * BLOCK)
+        assert changes > 0 and await check_registry(connection) == [] and await count_released_changes(connection) == 0
+        await log.release()
+        leaf = ArchivedLeaves(connection, log.archive).leaf
+        assert await check_registry(connection, leaf) == [] and await count_released_changes(connection) == changes
+        taken = await connection.fetch("SELECT seq FROM apc_log.registry_events")
+        free = next(seq for seq in range(70_000, 2 * BLOCK) if seq not in {row["seq"] for row in taken})
+        await connection.execute(FORGED, free)
+        (found,) = await check_registry(connection, leaf)
+        assert found.message == f"entry {free} is a change of the registry that is not in the tree"
+        assert await check_registry(connection) == []
+
+
+async def test_the_growth_of_a_released_log_is_that_of_what_comes(log: ReleasedLog) -> None:
+    """Thin rows and what stays with a log are no part of it, and what was let go of is subtracted."""
+    before = await read_growth(log.pool)
+    assert before["released"] is None and 50 < before["bytes_an_entry"] < 2_000
+    await log.release()
+    after = await read_growth(log.pool)
+    assert after["released"] == 2 * BLOCK
+    assert 50 < after["bytes_an_entry"] < 2_000
+    assert days_left(after, 10**12) > 1e6 > days_left(before, 10**12)
+    assert await days_here(log.pool, 7) == 0

@@ -78,6 +78,8 @@ async def test_a_restored_segment_has_the_rows_that_there_were(
 
     await connection.execute("SET SESSION AUTHORIZATION another")
     assert await restore_segment(connection, log.archive, 0, 1) == done
+    async with log.pool.acquire() as ours:  # with the codecs of our pools
+        assert await restore_segment(ours, log.archive, 0, 1) == done
     await restore_segment(connection, log.archive, 0, BLOCK + 1)
     assert await rows(connection, "apc_restored") == before
     assert await connection.fetchval(COUNT) > len(before["agent_packets"]), "the other segment is there as well"

@@ -9,23 +9,30 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from uuid import UUID
 
 import asyncpg
 import orjson
 import yaml
+from prometheus_client import Counter, Gauge
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from apc_bus.concurrency import Backoff, cancelled, reason_of
 from apc_bus.crash_points import crash_point
+from apc_bus.database import DATABASE_AWAY, problems_of
+from apc_bus.settings import ArchiveSettings
 from apc_bus.settings.sources import Duration
+from apc_bus.telemetry import get_logger
 from apc_contracts.contract.plain_yaml import PlainReader
 from apc_contracts.errors import ContractInvalid
 from apc_log.archive import Archive, Manifest
 from apc_log.errors import ArchiveError
-from apc_log.heads import AnyConnection
+from apc_log.heads import AnyConnection, origin_of
+from apc_log.queries.health import read_unarchived
 from apc_persister.archiving import archive_segment
+from apc_persister.errors import TreeBroken
 
 _SEGMENTS = """
 SELECT shard, first_seq, last_seq, state, manifest, (
@@ -205,6 +212,89 @@ def _summary(manifest: Manifest) -> str:
 
 def _is_past(limit: timedelta | None, age: timedelta) -> bool:
     return limit is not None and age >= limit
+
+
+# The service: a look at each interval.
+
+INTERVAL = timedelta(minutes=1)
+_LONGEST_PAUSE_S = 300.0
+_WAITING = Gauge(
+    "apc_archive_waiting_seconds",
+    "How long the oldest full segment has waited to be archived and recorded; 0 = none does",
+)
+_STEPS = Counter("apc_archive_segments", "Segments that were archived, released, expired", ["done"])
+_FAILURES = (*DATABASE_AWAY, ArchiveError, TreeBroken, asyncpg.PostgresError)
+"""What an operator mends: the next look takes it up again."""
+
+log = get_logger(__name__)
+
+
+class Archiver:
+    """Looks at every interval at the segments that are full; what fails is tried again, and told in `problems`."""
+
+    def __init__(self, pool: asyncpg.Pool, settings: ArchiveSettings, policy: Policy) -> None:
+        """Prepare it, over a pool whose user is a member of apc_reader and apc_archiver."""
+        self._pool = pool
+        self._settings = settings
+        self._policy = policy
+        self._full_since: datetime | None = None
+        self._failure: str | None = None
+        _WAITING.set_function(self._waiting_seconds)
+        for done in ("archived", "released", "expired"):
+            _STEPS.labels(done)
+
+    @property
+    def problems(self) -> list[str]:
+        """Why segments are not archived, a sentence each; from any thread."""
+        failed = [] if self._failure is None else [f"segments are not archived: {self._failure}"]
+        return problems_of(self._pool) + failed
+
+    def _waiting_seconds(self) -> float:
+        since = self._full_since
+        return 0.0 if since is None else max((datetime.now(UTC) - since).total_seconds(), 0.0)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Look until `stop` is set, which ends a step where it is: the next run goes on."""
+        stopping = asyncio.create_task(stop.wait())
+        backoff = Backoff(2 * INTERVAL.total_seconds(), _LONGEST_PAUSE_S)
+        while not stop.is_set():
+            looking = asyncio.create_task(self._try())
+            await asyncio.wait((looking, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if stop.is_set():
+                await cancelled(looking)
+                return
+            if await looking:
+                backoff.reset()
+                pause_s = INTERVAL.total_seconds()
+            else:
+                pause_s = backoff.take()
+            await asyncio.wait((stopping,), timeout=pause_s)
+
+    async def _try(self) -> bool:
+        try:
+            await self.look()
+        except _FAILURES as error:
+            reason = reason_of(error)
+            if reason != self._failure:
+                log.warning("segments_not_archived", reason=reason)
+            self._failure = reason
+            return False
+        self._failure = None
+        return True
+
+    async def look(self) -> None:
+        """Do what there is to do. Raises as `Ageing.run`."""
+        self._full_since = (await read_unarchived(self._pool))["since"]
+        async with self._pool.acquire() as connection:
+            log_name, _, shard = (await origin_of(connection, 0)).rpartition("/")
+            if not shard.isdigit():
+                return  # the log has no checkpoint yet
+            archive = Archive.open(self._settings, log_name)
+            async for step in Ageing(connection, archive, self._policy).run():
+                if step.done != "waits":
+                    _STEPS.labels(step.done).inc()
+                    log.info("segment_aged", shard=step.shard, first_seq=step.first, done=step.done, detail=step.detail)
+        self._full_since = (await read_unarchived(self._pool))["since"]
 
 
 # What there is, and holds.

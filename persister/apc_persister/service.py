@@ -1,11 +1,14 @@
 """The persister: one writer a shard, until told to stop; sums, tree and projections follow beside them."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
 import asyncpg
+from prometheus_client import Gauge
 
 from apc_bus.concurrency import Backoff, Health, cancelled, keep_running, reason_of
 from apc_bus.database import DATABASE_AWAY, check_durability, problems_of
@@ -14,6 +17,7 @@ from apc_bus.port import Bus
 from apc_bus.settings import PersisterSettings
 from apc_bus.telemetry import get_logger
 from apc_contracts.errors import ApcError
+from apc_log.queries.health import days_left, read_growth, read_segments_ahead
 from apc_persister.database.guard import read_guard, warn_of_guard
 from apc_persister.database.migrate import SCHEMA_REVISION, read_revision
 from apc_persister.encryption import Encryption
@@ -21,7 +25,7 @@ from apc_persister.errors import PoolTooSmall, SchemaMissing, SchemaUnknown, Tre
 from apc_persister.evidence.checkpoint import Signer, load_signer
 from apc_persister.evidence.export import Exporter, publish_gauges
 from apc_persister.evidence.tree import TreeSigner
-from apc_persister.follower import Follower
+from apc_persister.follower import YOUNG, Follower
 from apc_persister.transaction import lock_head
 from apc_persister.writer import Pace, Writer, follow_writers
 
@@ -125,6 +129,45 @@ class TreeBackfill:
             await TreeSigner(shard, self._signer).attest(connection, head.next_seq, [])
 
 
+# What the log has room for: segments open ahead, the size of the database, and when it is full.
+
+_LOOK_S = 60.0
+_AHEAD = Gauge("apc_log_segments_ahead", "Segments that are open behind the one that is written to", ["shard"])
+_BYTES = Gauge("apc_log_database_bytes", "Size of the database")
+_DAYS = Gauge(
+    "apc_log_database_days_left",
+    "Days until the database has APC_DATABASE_CAPACITY bytes, by what came in the last day; +Inf without a capacity",
+)
+_DAYS.set(math.inf)
+
+
+class LogRoom:
+    """Looks each minute at the room that the log has, and publishes it as gauges of this process."""
+
+    def __init__(self, pool: asyncpg.Pool, capacity: int | None) -> None:
+        """Prepare it; the database may have `capacity` bytes, None = nobody said."""
+        self._pool = pool
+        self._capacity = capacity
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Look until `stop` is set."""
+        while not stop.is_set():
+            with suppress(*DATABASE_AWAY):
+                await self.look()
+            try:
+                await asyncio.wait_for(stop.wait(), _LOOK_S)
+            except TimeoutError:
+                pass
+
+    async def look(self) -> None:
+        """Publish what there is now."""
+        for row in await read_segments_ahead(self._pool, YOUNG):
+            _AHEAD.labels(row["shard"]).set(row["ahead"])
+        growth = await read_growth(self._pool)
+        _BYTES.set(growth["size"])
+        _DAYS.set(days_left(growth, self._capacity))
+
+
 _LAST_EXPORT_SECONDS = 5.0
 """How long the last export may take: a database that is frozen never answers; the next start exports the rest."""
 _LAST_PIECES_SECONDS = 5.0
@@ -141,7 +184,10 @@ class Persister:
         ExportFailed: APC_CHECKPOINTS_URL names no place that can be used.
     """
 
-    def __init__(self, settings: PersisterSettings, bus: Bus, pool: asyncpg.Pool) -> None:
+    def __init__(
+        self, settings: PersisterSettings, bus: Bus, pool: asyncpg.Pool, *, capacity: int | None = None
+    ) -> None:
+        """Prepare it; the database may have `capacity` bytes, None = nobody said."""
         signer = load_signer(settings)
         encryption = Encryption.of(settings)
         self._bus = bus
@@ -160,6 +206,7 @@ class Persister:
         )
         self._sums = RunSums(pool)
         self._follower = Follower(pool, segment_entries=settings.segment_entries)
+        self._room = LogRoom(pool, capacity)
         publish_gauges(self.exporter)
         follow_writers(self)
 
@@ -193,12 +240,13 @@ class Persister:
         attesting = asyncio.create_task(self._keep("the backfill of the tree", self._backfill.run, stop))
         summing = asyncio.create_task(self._keep("the sums of runs at rest", self._sums.run, stop))
         following = asyncio.create_task(self._keep("the follower of the log", self._follower.run, stop))
+        looking = asyncio.create_task(self._keep("the look at the log's room", self._room.run, stop))
         try:
             writers = (self._keep(f"the log writer of shard {one.shard}", one.run, stop) for one in self.writers)
             results = await asyncio.gather(*writers, return_exceptions=True)
         finally:
             # In this order: what is attested at the end is exported too.
-            await cancelled(attesting, summing, following)
+            await cancelled(attesting, summing, following, looking)
             are_done.set()
             await self._catch_up()
             await asyncio.wait((exporting,), timeout=_LAST_EXPORT_SECONDS)

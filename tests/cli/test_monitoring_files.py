@@ -13,6 +13,7 @@ from prometheus_client.core import Metric
 import apc_agents.running.worker  # noqa: F401
 import apc_bus.rabbit.bus  # noqa: F401
 import apc_orchestrator.service  # noqa: F401
+import apc_persister.ageing
 import apc_persister.service  # noqa: F401
 from apc_persister.writer import COUNTED, WriterCounts
 

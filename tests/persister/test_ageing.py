@@ -1,19 +1,34 @@
 """Segments age: archived, recorded, let go of; what must stay does, and the log verifies at each step."""
 
+import asyncio
+import math
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
 import asyncpg
 import pytest
+from prometheus_client import REGISTRY
 from tests.support.log.archived import write_segments
+from tests.support.waiting import until
 
-from apc_log.archive import Archive
-from apc_log.offline_verifier import PublicKey
-from apc_persister.ageing import Ageing, Policy, PolicyUnusable, Step, load_policy
-from apc_persister.errors import RebuildImpossible
-from apc_persister.follower import Follower
+from apc_bus.database import open_pool
+from apc_bus.settings import ArchiveSettings
+from apc_contracts.contract.contract import load_contract, packaged_contract_bytes
+from apc_log.archive import BLOCK, Archive, place_of
+from apc_log.cold_verification import verify_cold
+from apc_log.errors import ArchiveUnavailable
+from apc_log.heads import Reach, released_in
+from apc_log.offline_verifier import PublicKey, parse_note
+from apc_log.queries.packets import trace
+from apc_log.queries.search import read_lag
+from apc_log.thawing import read_archive
+from apc_persister import follower
+from apc_persister.ageing import Ageing, Archiver, Policy, PolicyUnusable, Step, load_policy
+from apc_persister.errors import ProjectionIncomplete, RebuildImpossible
+from apc_persister.follower import PROJECTIONS, Follower, Projection
 from apc_persister.rebuild import rebuild_projections
+from apc_persister.service import LogRoom
 from apc_persister.verification.derived import compare_derived
 from apc_persister.verification.verify import Report, verify_shard
 
@@ -234,3 +249,164 @@ def test_a_policy_is_read(tmp_path: Path) -> None:
     assert load_policy(None, timedelta(days=3)) == Policy(release_after=timedelta(days=3))
     with pytest.raises(PolicyUnusable, match="cannot be read"):
         load_policy(tmp_path / "none.yml", timedelta(days=7))
+
+
+LATER = Projection("later", (), "apc_log.index_packets")
+
+
+@pytest.mark.long
+async def test_a_projection_that_begins_after_a_release_is_an_error(
+    ageing: AgeingLog, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would lack in silence what released entries said; the error names how it begins behind them."""
+    monkeypatch.setattr(follower, "PROJECTIONS", (LATER, *PROJECTIONS))
+    place = "SELECT seq FROM apc_log.followed WHERE projection = 'later'"
+    async with asyncpg.create_pool(postgres_url, min_size=1, max_size=2) as pool:
+        assert await ageing.connection.fetchval(place) is None
+        await ageing.age()
+        await ageing.export()
+        await ageing.age()
+        with pytest.raises(ProjectionIncomplete, match="entries 1 to 131072 of shard 0 were released") as refused:
+            await Follower(pool).take_piece()
+        assert await ageing.connection.fetchval(place) is None
+        behind = await read_lag(pool, *(one.name for one in PROJECTIONS))
+        assert behind == 0, "it holds up none of the others"
+
+        stop = asyncio.Event()
+        following = asyncio.create_task(Follower(pool, interval=timedelta(milliseconds=5)).run(stop))
+        await pool.execute(str(refused.value).partition("begin behind them: ")[2])
+
+        async def is_followed() -> bool:
+            return bool(await pool.fetchval(f"{place} AND seq = (SELECT next_seq - 1 FROM apc_log.shards)"))
+
+        await until(is_followed)
+        stop.set()
+        await following
+
+
+NAMES = "SELECT session_id FROM apc_log.unopened_sessions ORDER BY 1"
+NAME = "INSERT INTO apc_log.unopened_sessions (session_id, shard, first_seq, last_seq) VALUES ($1, $2, $3, $4)"
+
+
+@pytest.mark.long
+async def test_names_of_sessions_that_never_began_go_with_their_segment(ageing: AgeingLog) -> None:
+    """Who asks for one is told that the archive has it; names that later entries say stay."""
+    connection = ageing.connection
+    await connection.execute("DELETE FROM apc_log.unopened_sessions")
+    named = {"first": (0, 1, 9), "both": (0, 65_536, 65_537), "second": (0, 70_000, 131_072), "later": (0, 9, 131_073)}
+    for name, place in {**named, "shared": (0, 0, 65_000), "shared-late": (0, 0, 140_000)}.items():
+        await connection.execute(NAME, name, *place)
+    await ageing.age()
+    await ageing.export()
+    assert [row[0] for row in await connection.fetch(NAMES)] == [
+        "both", "first", "later", "second", "shared", "shared-late",
+    ]  # fmt: skip
+    steps = Ageing(connection, ageing.archive, NOW).run()
+    assert (await anext(steps)).done == "released"
+    assert [row[0] for row in await connection.fetch(NAMES)] == ["both", "later", "second", "shared-late"]
+    for name in ("first", "shared", "never-named"):
+        assert [one.first for one in await released_in(connection, Reach(sessions=[name]))] == [1], name
+    assert (await anext(steps)).done == "released"
+    assert [row[0] for row in await connection.fetch(NAMES)] == ["later", "shared-late"]
+    opened = await connection.fetchval("SELECT session_id FROM apc_log.sessions ORDER BY session_id LIMIT 1")
+    await connection.execute("UPDATE apc_log.sessions SET first_seq = 131073, last_seq = 131073")
+    assert await released_in(connection, Reach(sessions=[opened])) == []
+    assert (await ageing.verify()).findings == []
+
+
+WAITING = "apc_archive_waiting_seconds"
+
+
+def sample(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(name, labels) or 0.0
+
+
+@pytest.mark.long
+async def test_the_service_archives_and_tells_why_it_does_not(
+    ageing: AgeingLog, postgres_url: str, tmp_path: Path
+) -> None:
+    """A store that is away is told in its health, and the wait of the oldest segment grows; then it goes on."""
+    (tmp_path / "file").write_text("")
+    away = ArchiveSettings(archive_url=str(tmp_path / "file" / "archive"), data_dir=tmp_path)
+    there = ArchiveSettings(archive_url=str(tmp_path / "there"), data_dir=tmp_path)
+    async with asyncpg.create_pool(postgres_url, min_size=1, max_size=2) as pool:
+        archiver, stop = Archiver(pool, away, NOW), asyncio.Event()
+        running = asyncio.create_task(archiver.run(stop))
+
+        async def has_problem() -> bool:
+            return bool(archiver.problems)
+
+        await until(has_problem)
+        assert archiver.problems[0].startswith("segments are not archived: ")
+        assert sample(WAITING) > 0
+        stop.set()
+        await running
+        assert await ageing.states() == ["sealed", "sealed", "open"]
+
+        archiver, before = Archiver(pool, there, NOW), sample("apc_archive_segments_total", done="archived")
+        await archiver.look()
+        assert await ageing.states() == ["recorded", "recorded", "open"]
+        assert (archiver.problems, sample(WAITING)) == ([], 0)
+        assert sample("apc_archive_segments_total", done="archived") == before + 2
+
+
+@pytest.mark.long
+async def test_the_log_writer_tells_how_much_room_there_is(ageing: AgeingLog, postgres_url: str) -> None:
+    async with asyncpg.create_pool(postgres_url, min_size=1, max_size=2) as pool:
+        await LogRoom(pool, None).look()
+        assert sample("apc_log_segments_ahead", shard="0") == 0
+        assert sample("apc_log_database_days_left") == math.inf
+        size = await pool.fetchval("SELECT pg_database_size(current_database())")
+        assert sample("apc_log_database_bytes") == pytest.approx(size, rel=0.1)
+        async with pool.acquire() as connection:
+            await follower.open_ahead(connection, BLOCK)
+        await LogRoom(pool, 10**12).look()
+        assert sample("apc_log_segments_ahead", shard="0") == follower.AHEAD
+        assert 0 < sample("apc_log_database_days_left") < 10**6
+        await LogRoom(pool, 1).look()
+        assert sample("apc_log_database_days_left") == 0
+
+
+EVER = Policy(release_after=timedelta(0), expire_after=timedelta(0))
+KEEP_CONTRACT = "INSERT INTO apc_log.contracts (contract_hash, document) VALUES (sha256($1), $1)"
+GOING = ("packet", "hop", "lineage", "other", "ids")
+
+
+@pytest.mark.long
+async def test_a_segment_expires_and_the_tree_is_proven_all_the_same(ageing: AgeingLog, postgres_url: str) -> None:
+    """What is held stays until the hold ends; then readers say that it has expired, and an auditor proves the rest."""
+    connection = ageing.connection
+    held, other = [row[0] for row in await connection.fetch("SELECT session_id FROM apc_log.sessions ORDER BY 1")][:2]
+    hold = await connection.fetchval("SELECT apc_guard.hold($1, NULL, NULL, 'a dispute', NULL)", held)
+    keeping = Policy(release_after=timedelta(0), expire_after=timedelta(0), contracts={load_contract().name: NOW})
+    await connection.execute(KEEP_CONTRACT, packaged_contract_bytes())
+    await ageing.age()
+    await ageing.export()
+    assert [step.done for step in await ageing.age()] == ["released", "released"]
+
+    assert await ageing.age(NOW) == [], "without expire_after nothing expires"
+    assert await ageing.age(keeping) == [], "nor what a contract keeps without end"
+    steps = await ageing.age(EVER)
+    assert [step.done for step in steps] == ["waits", "waits"]
+    assert "of its packets have to stay" in steps[0].detail
+    await connection.execute("SELECT apc_guard.lift_hold($1)", hold)
+    assert [step.done for step in await ageing.age(EVER)] == ["expired", "expired"]
+    assert await ageing.states() == ["expired", "expired", "open"]
+    assert await ageing.age(EVER) == []
+    told = await connection.fetch("SELECT detail::jsonb ->> 'first_seq' FROM apc_log.log_events WHERE kind = 'expire'")
+    assert {row[0] for row in told} == {"1", str(BLOCK + 1)}
+
+    for first in (1, BLOCK + 1):
+        for name in GOING:
+            (Path(ageing.archive.location) / place_of(ageing.archive.origin(0), first) / f"{name}.parquet").unlink()
+    pool = await open_pool(postgres_url, max_size=3)
+    read_archive(pool, ArchiveSettings(archive_url=ageing.archive.location, data_dir=Path(ageing.archive.location)))
+    with pytest.raises(ArchiveUnavailable, match="its rows have expired"):
+        await trace(pool, session_id=other)
+    await pool.close()
+    notes = await connection.fetch("SELECT note FROM apc_log.log_checkpoints ORDER BY tree_size")
+    kept = [parse_note(row["note"]).check(ageing.key) for row in notes]
+    cold = await verify_cold(ageing.archive, ageing.key, checkpoints=kept, expired={1, BLOCK + 1})
+    assert (cold.findings, cold.expired, cold.size) == ([], 2, 2 * BLOCK)
+    assert cold.proven >= 2 * BLOCK, "every entry, expired ones too"
+    assert (await ageing.verify()).findings == []

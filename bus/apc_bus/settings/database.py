@@ -131,7 +131,7 @@ class ArchiveSettings(DeploymentSettings):
     hot_days: int = Field(default=7, ge=0)
     """Days that a full and archived segment stays in the database, unless the policy says otherwise."""
     database_capacity: int | None = Field(default=None, ge=1)
-    """Bytes that the database may have; with it `apc doctor` says in how many days it will be full."""
+    """Bytes that the database may have; with it `apc doctor` and a metric say in how many days it will be full."""
 
     @field_validator("archive_url")
     @classmethod

@@ -23,7 +23,14 @@ from apc_bus.database import DATABASE_AWAY, open_pool
 from apc_bus.errors import BusUnavailable, DatabaseUnavailable
 from apc_bus.port import Bus
 from apc_bus.rabbit import connect_rabbit
-from apc_bus.settings import BusSettings, ConsoleSettings, DatabaseSettings, OrchestratorSettings, PersisterSettings
+from apc_bus.settings import (
+    ArchiveSettings,
+    BusSettings,
+    ConsoleSettings,
+    DatabaseSettings,
+    OrchestratorSettings,
+    PersisterSettings,
+)
 from apc_bus.telemetry import agent_labels, get_logger
 from apc_bus.trace_export import export_traces
 from apc_cli.commands.group import Commands
@@ -183,19 +190,44 @@ async def run_persister() -> None:
 
     async with _prepared("persister") as service:
         if service.connections is not None:
-            persister = Persister(PersisterSettings(), *service.connections)
+            capacity = ArchiveSettings().database_capacity
+            persister = Persister(PersisterSettings(), *service.connections, capacity=capacity)
             service.problems = lambda: persister.problems
             await persister.run(service.stop)
 
 
+async def run_archiver() -> None:
+    """Run the archiver until SIGTERM. Raises InputUnusable without an archive or a database; PolicyUnusable."""
+    from apc_persister.ageing import Archiver, load_policy  # loads an object store
+
+    settings = ArchiveSettings()
+    if settings.archive_url is None or DatabaseSettings().url is None:
+        raise InputUnusable("`apc serve archiver` needs APC_ARCHIVE_URL and APC_DATABASE_URL")
+    policy = load_policy(settings.archive_policy, timedelta(days=settings.hot_days))
+    async with _answering("archiver") as service:
+        service.waits_for = "the database is not reached yet"
+        pool = await service.connect(partial(_open_pool, LONGEST_STATEMENT))
+        if pool is None:
+            return
+        try:
+            archiver = Archiver(pool, settings, policy)
+            service.problems = lambda: archiver.problems
+            await archiver.run(service.stop)
+        finally:
+            await pool.close()
+
+
+LONGEST_STATEMENT = timedelta(hours=1)
+"""The thin tables of a large segment are made in one."""
+
 # Each attempt reads the settings again: a password that was wrong may be mended in its file meanwhile.
 
 
-async def _open_pool() -> asyncpg.Pool:
+async def _open_pool(command_timeout: timedelta = timedelta(seconds=60)) -> asyncpg.Pool:
     database = DatabaseSettings()
     if database.url is None:
         raise DatabaseUnavailable("APC_DATABASE_URL is empty: give the URL of the database")
-    return await open_pool(database.url, max_size=database.database_pool)
+    return await open_pool(database.url, max_size=database.database_pool, command_timeout=command_timeout)
 
 
 async def _connect_bus(name: str) -> Bus:
@@ -209,18 +241,25 @@ def _need_servers(name: str) -> None:
 
 
 @asynccontextmanager
-async def _prepared(name: str) -> AsyncIterator[_Service]:
-    """Yield a service with its connections, and serve its health pages; liveness does not wait for the connections."""
+async def _answering(name: str) -> AsyncIterator[_Service]:
+    """Yield a service whose health pages answer, before it has any connection."""
     console = ConsoleSettings()
     configure(console.log_level)
-    agent_labels.most = console.agent_metrics
     if console.supervised:
         end_with_supervisor()
     export_traces(f"apc-{name}")
-    _need_servers(name)
     service = _Service(stop_on_signals())
-    bus = pool = None
     with serve_health(console.health_host, console.health_port, service.unready):
+        yield service
+
+
+@asynccontextmanager
+async def _prepared(name: str) -> AsyncIterator[_Service]:
+    """Yield a service with its connections, and serve its health pages; liveness does not wait for the connections."""
+    agent_labels.most = ConsoleSettings().agent_metrics
+    _need_servers(name)
+    bus = pool = None
+    async with _answering(name) as service:
         try:
             pool = await service.connect(_open_pool)
             bus = await service.connect(partial(_connect_bus, name))
@@ -263,6 +302,15 @@ def orchestrator() -> None:
 def persister() -> None:
     """Run the log writer: apply log batches to Postgres, one transaction each."""
     run_service("persister", run_persister())
+
+
+@app.command()
+def archiver() -> None:
+    """Archive full segments of the log, record them, and let go of what APC_ARCHIVE_POLICY allows: one look a minute.
+
+    It needs the database alone, whose user is a member of apc_reader and apc_archiver, and the store.
+    """
+    run_service("archiver", run_archiver())
 
 
 @app.command()

@@ -21,6 +21,7 @@ from apc_cli.commands.serve import _open_pool, _Service
 # Port 9 (discard): nobody listens.
 NO_BROKER = "amqp://guest:guest@127.0.0.1:9/"
 NO_DATABASE = "postgresql://someone:secret@127.0.0.1:9/apc"
+AWAY = {"APC_AMQP_URL": NO_BROKER, "APC_DATABASE_URL": NO_DATABASE, "APC_ARCHIVE_URL": "file:///nowhere"}
 
 
 @pytest.mark.parametrize(
@@ -64,9 +65,9 @@ def test_a_broker_that_is_away_is_told_beside_a_database_that_is_there(apc: ApcC
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("service", ["orchestrator", "persister"])
+@pytest.mark.parametrize("service", ["orchestrator", "persister", "archiver"])
 def test_a_service_waits_and_leaves_when_told(apc: ApcCommand, service: str) -> None:
-    running = apc.start("serve", service, given={"APC_AMQP_URL": NO_BROKER, "APC_DATABASE_URL": NO_DATABASE})
+    running = apc.start("serve", service, given=AWAY)
     assert running.stderr is not None
     try:
         waits = next(line for line in running.stderr if "service_waits" in line or "database_awaited" in line)
@@ -109,14 +110,14 @@ STREAMS = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("service", ["orchestrator", "persister"])
+@pytest.mark.parametrize("service", ["orchestrator", "persister", "archiver"])
 @pytest.mark.parametrize("streams", STREAMS)
 def test_a_service_is_alive_while_it_waits_whatever_its_streams_are(
     apc: ApcCommand, service: str, streams: str
 ) -> None:
     """Its logs may go nowhere, and a socket that had the number of a closed stream would end it at the stop."""
     (port,) = free_ports(1)
-    given = {"APC_AMQP_URL": NO_BROKER, "APC_DATABASE_URL": NO_DATABASE, "APC_HEALTH_PORT": str(port)}
+    given = {**AWAY, "APC_HEALTH_PORT": str(port)}
     running = apc.start("serve", service, given=given, shell=STREAMS[streams])
     try:
         assert page(port, "/healthz", lambda status, _: True)[0] == 200

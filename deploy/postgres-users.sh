@@ -18,12 +18,13 @@ log_writer=$(password LOG_WRITER_DB_PASSWORD)
 operator=$(password OPERATOR_DB_PASSWORD)
 web=$(optional WEB_DB_PASSWORD)
 door=$(optional DOOR_DB_PASSWORD)
+archiver=$(optional ARCHIVER_DB_PASSWORD)
 librarian=$(optional LIBRARIAN_PASSWORD)
 
 psql --set ON_ERROR_STOP=1 --no-psqlrc --quiet \
     --username "${POSTGRES_USER:-postgres}" --dbname "${POSTGRES_DB:-postgres}" \
     --set gate="$gate" --set log_writer="$log_writer" --set operator="$operator" \
-    --set web="$web" --set door="$door" --set librarian="$librarian" <<'SQL'
+    --set web="$web" --set door="$door" --set archiver="$archiver" --set librarian="$librarian" <<'SQL'
 SELECT format('CREATE ROLE %I NOLOGIN', name)
 FROM unnest(ARRAY['apc_owner', 'apc_writer', 'apc_reader', 'apc_agent', 'apc_registrar', 'apc_state_reader',
     'apc_settler', 'apc_door', 'apc_mover', 'apc_archiver']) AS name
@@ -38,6 +39,7 @@ FROM (VALUES
     ('apc_operator', :'operator', 'apc_reader, apc_agent, apc_registrar, apc_settler, apc_mover, apc_archiver'),
     ('apc_web', :'web', 'apc_reader, apc_state_reader, apc_settler'),
     ('apc_a2a', :'door', 'apc_reader, apc_door'),
+    ('apc_archiver_service', :'archiver', 'apc_reader, apc_archiver'),
     ('agent.librarian', :'librarian', 'apc_agent, apc_reader')
 ) AS wanted (name, password, groups)
 WHERE password <> '' AND to_regrole(format('%I', name)) IS NULL \gexec

@@ -148,6 +148,7 @@ async def deployment(
         "OPERATOR_DB_PASSWORD": made.passwords["apc_operator"],
         "WEB_DB_PASSWORD": made.passwords["apc_web"],
         "DOOR_DB_PASSWORD": made.passwords["apc_a2a"],
+        "ARCHIVER_DB_PASSWORD": made.passwords["apc_archiver_service"],
         "LIBRARIAN_PASSWORD": made.passwords["agent.librarian"],
         "PATH": f"{_psql().parent}:{os.environ['PATH']}",
         "PGHOST": made.socket_folder,

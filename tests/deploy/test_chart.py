@@ -217,6 +217,35 @@ def test_what_is_scraped_has_the_job_that_alerts_name(chart: Chart) -> None:
         assert {"targetLabel": "job", "replacement": "apc"} in endpoint["relabelings"]
 
 
+def test_the_policy_of_the_archiver_is_a_file_whose_change_makes_another_pod(chart: Chart) -> None:
+    def archiver(**values: Any) -> tuple[Object, set[str]]:
+        objects = chart.render("operators", **values)
+        pod = pods_of(objects)["apc-archiver"]
+        return pod, {name for name in named(objects, "ConfigMap") if name.startswith("apc-archiver")}
+
+    pod, texts = archiver()
+    mounted = {volume["configMap"]["name"] for volume in pod["volumes"] if volume["name"] == "policy"}
+    assert mounted == texts and len(texts) == 1
+    assert {"name": "APC_ARCHIVE_POLICY", "value": "/etc/apc/archive/policy.yml"} in pod["containers"][0]["env"]
+    assert archiver(archiver__policy="release_after: P1D")[1].isdisjoint(texts)
+    without, none = archiver(archiver__policy="")
+    assert none == set() and "policy" not in {volume["name"] for volume in without["volumes"]}
+
+
+def test_who_reads_the_archive_has_keys_for_it_or_does_not_know_it(chart: Chart) -> None:
+    def readers(**values: Any) -> set[str]:
+        pods = pods_of(chart.render("operators", **values))
+        return {
+            name
+            for name, pod in pods.items()
+            if "APC_ARCHIVE_URL" in {one["name"] for one in pod["containers"][0]["env"]}
+        }
+
+    assert readers() == {"apc-archiver", "apc-web", "apc-mcp"}
+    assert readers(archiver__readSecret="") == {"apc-archiver"}
+    assert readers(archiver__enabled=False) == set()
+
+
 def discovery(objects: list[Object]) -> dict[str, Any]:
     """Return what an API server with the kinds of these objects answers about itself, by path."""
     kinds: dict[str, set[str]] = {"v1": {"Secret"}}

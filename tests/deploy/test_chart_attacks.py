@@ -87,8 +87,9 @@ def test_who_gets_which_secret(chart: Chart) -> None:
         "apc-gate": {"apc-gate", "apc-artifacts-read"},
         "apc-log-writer": {"apc-log-writer", "apc-log-key", "apc-checkpoints"},
         "apc-artifacts": {"apc-artifacts-write"},
-        "apc-web": {"apc-web", "apc-web-tls"},
-        "apc-mcp": {"apc-web", "apc-web-tls"},
+        "apc-archiver": {"apc-archiver", "apc-archive-write"},
+        "apc-web": {"apc-web", "apc-web-tls", "apc-archive-read"},
+        "apc-mcp": {"apc-web", "apc-web-tls", "apc-archive-read"},
         "apc-a2a": {"apc-a2a", "apc-a2a-tls", "apc-artifacts-read"},
         "apc-planner": {"planner", "apc-artifacts-read"},
         "apc-critic": {"critic", "apc-artifacts-read"},
@@ -128,6 +129,13 @@ DOOR_VALUES = {
     "hosts": ["agents"],
     "tlsSecret": "door-tls",
 }
+ARCHIVER_VALUES = {
+    "enabled": True,
+    "secret": "archiver",
+    "url": "s3://log/archive",
+    "writeSecret": "archive-write",
+    "readSecret": "archive-read",
+}
 CONSOLE_VALUES = {"enabled": True, "secret": "console", "hosts": ["localhost"], "tlsSecret": "console-tls"}
 
 
@@ -141,6 +149,14 @@ CONSOLE_VALUES = {"enabled": True, "secret": "console", "hosts": ["localhost"], 
         ({"workers": [WORKER | {"secret": "console"}], "web": CONSOLE_VALUES}, "give each worker its own Secret"),
         ({"web": CONSOLE_VALUES | {"secret": "apc-gate"}}, "give the console its own"),
         ({"web": CONSOLE_VALUES | {"secret": "apc-log-key"}}, "keep the log's key in its own Secret"),
+        ({"archiver": ARCHIVER_VALUES | {"secret": "apc-gate"}}, "give the archiver its own"),
+        ({"archiver": ARCHIVER_VALUES | {"writeSecret": "apc-artifacts-write"}}, "give the archiver its own"),
+        ({"archiver": ARCHIVER_VALUES | {"readSecret": "archive-write"}}, "who reads the archive may not write it"),
+        ({"archiver": ARCHIVER_VALUES | {"secret": "apc-log-key"}}, "keep the log's key in its own Secret"),
+        ({"archiver": ARCHIVER_VALUES | {"url": "https://store/archive"}}, "url"),
+        ({"archiver": ARCHIVER_VALUES | {"writeSecret": ""}}, "writeSecret"),
+        ({"workers": [WORKER | {"secret": "archiver"}], "archiver": ARCHIVER_VALUES}, "give each worker its own"),
+        ({"workers": [WORKER | {"name": "archiver"}]}, "choose another"),
         ({"web": CONSOLE_VALUES | {"tlsSecret": ""}}, "tlsSecret"),
         ({"web": CONSOLE_VALUES | {"hosts": []}}, "hosts"),
         ({"mcp": {"enabled": True}}, "mcp: needs web.enabled"),
@@ -187,7 +203,9 @@ CONSOLE_VALUES = {"enabled": True, "secret": "console", "hosts": ["localhost"], 
     ],
 )
 def test_values_that_would_give_it_away_are_refused(chart: Chart, values: dict[str, Any], said: str) -> None:
-    harmless = chart.try_render("minimal", workers=[WORKER], web=CONSOLE_VALUES, a2a=DOOR_VALUES, **HARMLESS)
+    harmless = chart.try_render(
+        "minimal", workers=[WORKER], web=CONSOLE_VALUES, a2a=DOOR_VALUES, archiver=ARCHIVER_VALUES, **HARMLESS
+    )
     assert harmless.returncode == 0, harmless.stderr
 
     found = chart.try_render("minimal", **values)
@@ -224,14 +242,15 @@ def test_without_policies_everything_reaches_everything(chart: Chart) -> None:
 
 def test_each_pod_reaches_what_it_needs(chart: Chart) -> None:
     objects = chart.render("operators")
-    store, dns = 9000, 53
+    store, archive, dns = 9000, 9100, 53
     expected = {
         "gate": {dns, BROKER, DATABASE, store},
         "log-writer": {dns, BROKER, DATABASE, store},
         "artifacts": {dns, BROKER, store},
         "worker": {dns, BROKER, DATABASE, store, UPLOADS},
-        "web": {dns, BROKER, DATABASE},
-        "mcp": {dns, BROKER, DATABASE},
+        "archiver": {dns, DATABASE, archive},
+        "web": {dns, BROKER, DATABASE, archive},
+        "mcp": {dns, BROKER, DATABASE, archive},
         "a2a": {dns, BROKER, DATABASE, store, UPLOADS},
         "migrate": {dns, DATABASE},
         "topology": {dns, BROKER, MANAGEMENT, DATABASE},
@@ -250,6 +269,7 @@ def test_no_agent_reaches_the_gate_the_log_writer_or_a_health_page(chart: Chart)
                 "artifacts": {UPLOADS},
                 "gate": monitored,
                 "log-writer": monitored,
+                "archiver": monitored,
                 "worker": monitored,
                 "web": {CONSOLE} | monitored,  # from its own peers, `web.from`
                 "mcp": {CONSOLE} | monitored,  # from its own peers, `mcp.from`

@@ -96,16 +96,18 @@ def volumes_of(service: dict[str, Any]) -> set[str]:
 
 def test_who_mounts_what(services: dict[str, Any]) -> None:
     read = "apc-artifacts:/var/lib/apc-artifacts:ro"
+    archive = "apc-archive:/var/lib/apc-archive:ro"
     expected = {name: set[str]() for name in ours(services)} | {
         "persister": {"apc-log:/var/lib/apc"},
         "log-key": {"apc-log:/var/lib/apc"},
         "artifacts": {"apc-artifacts:/var/lib/apc-artifacts"},
         "orchestrator": {read},
         "report": {read},
-        "web": {"apc-web:/var/lib/apc:ro"},
-        "mcp": {"apc-web:/var/lib/apc:ro"},
+        "archiver": {"apc-archive:/var/lib/apc-archive", "apc-archiver:/var/lib/apc"},
+        "web": {"apc-web:/var/lib/apc:ro", archive},
+        "mcp": {"apc-web:/var/lib/apc:ro", archive},
         "accounts": {"apc-web:/var/lib/apc"},
-        "operator": {"apc-callers:/var/lib/apc-callers"},
+        "operator": {"apc-callers:/var/lib/apc-callers", archive},
         "a2a": {read, "apc-a2a:/var/lib/apc", "apc-callers:/var/lib/apc-callers:ro"},
         **{role: {read} for role in services if services[role].get("command", [""])[0] == "worker"},
         "librarian": {read, "data:/data:ro"},
@@ -155,7 +157,7 @@ def test_each_service_is_in_the_networks_that_it_needs(services: dict[str, Any])
 
     assert agents == {"rabbitmq", "postgres", "artifacts"} | workers(services)
     assert all(services[name]["networks"] == ["agents"] for name in workers(services))
-    for name in ("orchestrator", "persister", "operator", "web-person"):
+    for name in ("orchestrator", "persister", "archiver", "operator", "web-person"):
         assert services[name]["networks"] == ["services"]
     for name in ("log-key", "accounts"):
         assert services[name]["network_mode"] == "none"
@@ -200,6 +202,22 @@ def test_the_door_holds_no_key_and_no_right_beyond_its_job(compose: dict[str, An
     files = {services[name]["environment"]["APC_A2A_CALLERS_FILE"] for name in ("operator", "a2a")}
     assert files == {"/var/lib/apc-callers/callers.json"}
     assert "/var/lib/apc-callers" in (ROOT / "deploy/Dockerfile").read_text(), "else the engine makes it for root"
+
+
+def test_the_archiver_holds_no_key_and_no_right_beyond_its_job(
+    compose: dict[str, Any], services: dict[str, Any]
+) -> None:
+    """It reaches the database with a login of its own, no broker, and nothing signs in its name."""
+    archiver = services["archiver"]
+    held = {compose["secrets"][name].get("x-content", "") for name in secrets_of(archiver)}
+
+    assert {user for content in held for user in re.findall(r"\{([\w.-]+)\}", content)} == {"apc_archiver_service"}
+    script = (ROOT / "deploy/postgres-users.sh").read_text()
+    assert "('apc_archiver_service', :'archiver', 'apc_reader, apc_archiver')" in script
+    assert archiver["profiles"] == ["archive"], "nothing is archived unless it is asked for"
+    assert "/var/lib/apc-archive" in (ROOT / "deploy/Dockerfile").read_text(), "else the engine makes it for root"
+    urls = {name for name, one in ours(services).items() if one["environment"].get("APC_ARCHIVE_URL")}
+    assert {"archiver", "web", "mcp", "operator"} <= urls
 
 
 def test_only_what_shares_the_network_of_the_broker_reaches_its_management(services: dict[str, Any]) -> None:

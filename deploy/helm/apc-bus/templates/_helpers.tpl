@@ -166,6 +166,16 @@ securityContext:
   valueFrom: {secretKeyRef: {name: {{ .s3 }}, key: aws_secret_access_key}}
 {{- end -}}
 
+{{/* For those who read released segments of the log. */}}
+{{- define "apc.archive" -}}
+{{- with .root.Values.archiver -}}
+{{- if and .enabled .readSecret -}}
+- {name: APC_ARCHIVE_URL, value: {{ .url | quote }}}
+{{ include "apc.s3" (dict "root" $.root "s3" .readSecret) }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "apc.health" -}}
 - {name: APC_HEALTH_PORT, value: "8080"}
 - {name: APC_HEALTH_HOST, value: 0.0.0.0}

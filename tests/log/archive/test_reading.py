@@ -259,7 +259,7 @@ async def test_changes_of_the_registry_are_compared_with_the_archive(log: Releas
     """Their leaves left the database with their segment: without the archive nothing is said of them, true or false."""
     async with log.pool.acquire() as connection:
         changes = await connection.fetchval("SELECT count(*) FROM apc_log.registry_events WHERE seq <= $1", 2 * BLOCK)
-        assert changes > 0 and await check_registry(connection) == [] and await count_released_changes(connection) == 0
+        assert changes > 0 and await count_released_changes(connection) == 0
         await log.release()
         leaf = ArchivedLeaves(connection, log.archive).leaf
         assert await check_registry(connection, leaf) == [] and await count_released_changes(connection) == changes

@@ -1,5 +1,5 @@
 -- Sessions that were named and have not begun no longer pile up: a name goes when its session begins, and with the segment
--- that named it. And archived segments can be looked at in a schema of their own, beside the log.
+-- that named it. And archived segments can be looked at in schema apc_restored, beside the log.
 SELECT apc_guard.maintain('names of sessions that have not begun go with their segment; a schema for restored segments');
 
 -- That names were let go of with a segment: who asks for a session that nothing names any more looks into the archive.

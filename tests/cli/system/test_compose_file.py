@@ -207,7 +207,7 @@ def test_the_door_holds_no_key_and_no_right_beyond_its_job(compose: dict[str, An
 def test_the_archiver_holds_no_key_and_no_right_beyond_its_job(
     compose: dict[str, Any], services: dict[str, Any]
 ) -> None:
-    """It reaches the database with a login of its own, no broker, and nothing signs in its name."""
+    """It reaches the database with one login, and no broker; it has no key that signs."""
     archiver = services["archiver"]
     held = {compose["secrets"][name].get("x-content", "") for name in secrets_of(archiver)}
 

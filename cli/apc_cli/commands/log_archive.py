@@ -149,7 +149,7 @@ async def restore(
             {"shard": shard, "first_seq": done.first, "last_seq": done.last, "rows": done.rows, "bytes": done.bytes}
         )
     else:
-        echo(f"shard {shard}, entries {done.first} to {done.last}: {done.rows} rows are in schema apc_restored")
+        echo(f"shard {shard}, entries {done.first} to {done.last}: {done.rows:,} rows are in schema apc_restored")
         echo(f"They take {_size(done.bytes)} of the database: `apc log restore --drop` frees it.")
 
 

@@ -221,7 +221,8 @@ async def look_at_unstored(pool: asyncpg.Pool) -> list[Finding]:
     days = await days_here(pool, UNSTORED_DAYS)
     count, newest = await count_unstored(pool, days)
     if not count or newest is None:
-        return [ok("unstored entries", f"none within {numbered(days, 'day')}")]
+        said = f"none within {numbered(days, 'day')}" if days else "the database has less than a day of the log"
+        return [ok("unstored entries", said)]
     entries = numbered(count, "entry", "entries")
     when = f"within {numbered(days, 'day')}, the newest at {newest:%Y-%m-%d %H:%M} UTC"
     said = f"{entries} could not be stored as what they are {when}"

@@ -1,6 +1,7 @@
 """Verifies the archive of the log from public keys, kept checkpoints and its objects: no database takes part."""
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,9 +40,11 @@ from apc_log.offline_verifier import (
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-_BATCH = 8_192
-_AHEAD = 2
-"""Segments that are verified at once."""
+_BATCH = 2_048
+"""Rows that DuckDB hands over at once: as many as it works on at a time."""
+_TILES = BLOCK // TILE_WIDTH
+_AHEAD = min(len(os.sched_getaffinity(0)) + 1, 4)
+"""Segments that are verified at once: each takes a thread, and the memory of its leaves."""
 _MOST_NAMED = 20
 """Findings of one kind in one object that are listed one by one."""
 
@@ -73,6 +76,8 @@ class CheckedSegment:
     manifest: Manifest
     leaves: bytes = b""
     """The leaf hashes that follow from the entries, or those of `leaves` where the rows' objects are gone."""
+    tiles: list[bytes] = field(default_factory=list)
+    """The roots over each 256 of them; none where they are not as many as the segment has."""
     findings: list[ColdFinding] = field(default_factory=list)
     newest: str | None = None
     """The note of the newest stored checkpoint within it."""
@@ -91,6 +96,7 @@ def check_files(manifest: Manifest, files: Mapping[str, Path]) -> CheckedSegment
     checked.leaves = files[LEAVES].read_bytes()
     _check_subtrees(checked)
     with open_duckdb() as connection:
+        connection.execute("SET threads = 1")  # other segments take the other CPUs
         for table in SCHEMAS:
             _read_table(connection, checked, table, files[f"{table}.parquet"])
         if checked.findings:
@@ -150,44 +156,55 @@ def _check_leaves(connection: "DuckDBPyConnection", checked: CheckedSegment) -> 
     """Compare the leaves that follow from the entries with `leaves`, and bytes beside entries with their hashes."""
     manifest, stored = checked.manifest, checked.leaves
     first, count = manifest.first, manifest.last - manifest.first + 1
-    leaves, strays, twice, wrong = [b""] * count, 0, [], []
+    leaves, rows = [b""] * count, 0
     for table in OF_ENTRIES:
-        body = "body" if "body" in SCHEMAS[table] else "NULL"
-        rows = connection.sql(f"SELECT seq - {first} AS at, encode(entry) AS entry, {body} AS body FROM {table}")
-        for batch in rows.to_arrow_reader(_BATCH):
-            columns = (batch[name].to_pylist() for name in ("at", "entry", "body"))
-            for at, entry, bytes_beside in zip(*columns, strict=True):
-                if at is None or not 0 <= at < count:
-                    strays += 1
-                    continue
-                if leaves[at]:
-                    twice.append(at)
-                leaves[at] = sha256(b"\x00" + entry).digest()
-                if table in ("packet", "other") and not _is_body_of(entry, bytes_beside):
-                    wrong.append((table, at))
-    for table, at in wrong[:_MOST_NAMED]:
-        message = f"the bytes beside entry {first + at} are not those that it was made of"
-        checked.add(f"{table}.parquet", first + at, message)
-    found = b"".join(leaves)
-    if found != stored or strays or twice:
+        body = ", body" if "body" in SCHEMAS[table] else ""
+        within = f"FROM {table} WHERE seq BETWEEN {first} AND {manifest.last}"
+        found = connection.execute(f"SELECT seq - {first}, '\\x00'::BLOB || encode(entry){body} {within}")
+        wrong: list[int] = []
+        while batch := found.fetchmany(_BATCH):
+            rows += len(batch)
+            if body:
+                wrong += [at for at, leaf, bytes_beside in batch if not _is_body_of(leaf, bytes_beside)]
+            for at, leaf, *_ in batch:
+                leaves[at] = sha256(leaf).digest()
+        for at in wrong[:_MOST_NAMED]:
+            message = f"the bytes beside entry {first + at} are not those that it was made of"
+            checked.add(f"{table}.parquet", first + at, message)
+    if b"".join(leaves) != stored:
         places = [at for at in range(count) if leaves[at] != stored[at * HASH_SIZE : (at + 1) * HASH_SIZE]]
         for at in places[:_MOST_NAMED]:
             what = "differs from its leaf" if leaves[at] else "is missing"
             checked.add(None, first + at, f"entry {first + at} {what}")
-        for at in twice[:_MOST_NAMED]:
-            checked.add(None, first + at, f"entry {first + at} stands twice")
-        if strays:
-            checked.add(None, first, f"{strays} entries are not of this segment")
+    _check_numbers(connection, checked, rows - (count - leaves.count(b"")))
 
 
-def _is_body_of(entry: bytes, body: bytes | None) -> bool:
-    """Return whether bytes have the hash that stands in their entry; an entry without a hash has none."""
+def _check_numbers(connection: "DuckDBPyConnection", checked: CheckedSegment, repeated: int) -> None:
+    """Report entries that are not of the segment, and those that stand twice: so many rows too many."""
+    manifest = checked.manifest
+    all_rows = " UNION ALL ".join(f"SELECT seq FROM {table}" for table in OF_ENTRIES)
+    if repeated:
+        twice = f"""
+        SELECT seq FROM ({all_rows}) WHERE seq BETWEEN {manifest.first} AND {manifest.last}
+        GROUP BY seq HAVING count(*) > 1 ORDER BY seq LIMIT {_MOST_NAMED}
+        """
+        for (seq,) in connection.execute(twice).fetchall():
+            checked.add(None, seq, f"entry {seq} stands twice")
+    outside = f"SELECT count(*) FROM ({all_rows}) WHERE seq NOT BETWEEN {manifest.first} AND {manifest.last}"
+    ((strays,),) = connection.execute(outside).fetchall()
+    if strays:
+        checked.add(None, manifest.first, f"{strays} entries are not of this segment")
+
+
+def _is_body_of(leaf: bytes, body: bytes | None) -> bool:
+    """Return whether bytes have the hash that stands in their entry, here behind the prefix of a leaf; an entry without
+    a hash has none."""
     # In a packet the hash follows its facts: nothing behind it can look like their end. Else the entry is parsed.
-    at = entry.rfind(b'},"')
-    if body is not None and entry[at + 3 : at + 67] == sha256(body).hexdigest().encode() and entry[:9] == b'["packet"':
+    at = leaf.rfind(b'},"')
+    if body is not None and leaf[at + 3 : at + 67] == sha256(body).hexdigest().encode() and leaf[1:10] == b'["packet"':
         return True
     try:
-        parsed = parse_entry(entry)
+        parsed = parse_entry(leaf[1:])
     except CheckFailed:  # said by `_check_columns`
         return True
     if parsed.kind not in BYTES_COLUMN:
@@ -196,13 +213,15 @@ def _is_body_of(entry: bytes, body: bytes | None) -> bool:
 
 
 def _check_subtrees(checked: CheckedSegment) -> None:
-    """Compare `leaves` with the subtrees of the manifest."""
-    manifest, leaves, width = checked.manifest, checked.leaves, BLOCK * HASH_SIZE
-    if len(leaves) != len(manifest.subtrees) * width:
+    """Compare `leaves` with the subtrees of the manifest; the roots of their tiles are kept."""
+    manifest, leaves, width = checked.manifest, checked.leaves, TILE_WIDTH * HASH_SIZE
+    if len(leaves) != len(manifest.subtrees) * BLOCK * HASH_SIZE:
         checked.add(LEAVES, manifest.first, f"{len(leaves)} bytes are not the leaves of the segment")
         return
+    checked.tiles = [fold_bytes(leaves[at : at + width]) for at in range(0, len(leaves), width)]
     for number, root in enumerate(manifest.subtrees):
-        if fold_bytes(leaves[number * width : (number + 1) * width]) != root:
+        tiles = checked.tiles[number * _TILES : (number + 1) * _TILES]
+        if fold_bytes(b"".join(tiles)) != root:
             seq = manifest.first + number * BLOCK
             checked.add(LEAVES, seq, f"the leaves of entries {seq} to {seq + BLOCK - 1} do not fold to the subtree")
 
@@ -486,11 +505,10 @@ class _Verification:
         sizes = {size for size in self._kept if manifest.first <= size <= manifest.last}
         if newest is not None and manifest.first <= newest.size <= manifest.last:
             sizes.add(newest.size)
-        is_whole = len(checked.leaves) == (manifest.last - manifest.first + 1) * HASH_SIZE
-        for size in sorted(sizes) if is_whole else ():
-            _grow(frontier, manifest, checked.leaves, size)
+        for size in sorted(sizes) if checked.tiles else ():
+            _grow(frontier, checked, size)
             self._compare(manifest, size, frontier.root, newest)
-        _grow(frontier, manifest, checked.leaves, manifest.last)
+        _grow(frontier, checked, manifest.last)
         self.report.size, self.report.root = frontier.size, frontier.root
         covering = self._signed(manifest, manifest.checkpoint, MANIFEST)
         if covering is not None:
@@ -562,14 +580,17 @@ class _Verification:
         return self.report
 
 
-def _grow(frontier: Frontier, manifest: Manifest, leaves: bytes, size: int) -> None:
+def _grow(frontier: Frontier, checked: CheckedSegment, size: int) -> None:
     """Extend the tree up to a size within the segment: by whole blocks where it can, else by tiles and leaves."""
     while frontier.size < size:
-        at = frontier.size - manifest.first + 1
+        at = frontier.size - checked.manifest.first + 1
         for width in (BLOCK, TILE_WIDTH, 1):
             if at % width == 0 and frontier.size + width <= size:
                 break
         if width == BLOCK:
-            frontier.append_subtree(manifest.subtrees[at // BLOCK], BLOCK)
+            root = checked.manifest.subtrees[at // BLOCK]
+        elif width == TILE_WIDTH:
+            root = checked.tiles[at // TILE_WIDTH]
         else:
-            frontier.append_subtree(fold_bytes(leaves[at * HASH_SIZE : (at + width) * HASH_SIZE]), width)
+            root = checked.leaves[at * HASH_SIZE : (at + 1) * HASH_SIZE]
+        frontier.append_subtree(root, width)

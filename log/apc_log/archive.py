@@ -9,7 +9,7 @@ import hashlib
 import os
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import copy
 from dataclasses import dataclass
@@ -468,14 +468,33 @@ class Archive:
             ArchiveUnavailable: an object is missing, or the archive does not answer.
             ArchiveDiffers: an object has other bytes.
         """
-        wanted = [manifest.object(name) for name in names]
-        self._used.update(one.sha256 for one in wanted)
+        async with self.fetched_all([(manifest, name) for name in names]) as paths:
+            yield dict(zip(names, paths, strict=True))
+
+    @asynccontextmanager
+    async def fetched_all(self, wanted: Sequence[tuple[Manifest, str]]) -> AsyncIterator[Sequence[Path]]:
+        """Give files of these objects of several segments, in their order, as `fetched`."""
+        objects = [(manifest.place, manifest.object(name)) for manifest, name in wanted]
+        self._used.update(one.sha256 for _, one in objects)
         try:
-            yield {one.name: await self._fetch(manifest.place, one) for one in wanted}
+            known = await asyncio.to_thread(lambda: [self._known(*one) for one in objects])
+            yield [path or await self._fetch(*one) for path, one in zip(known, objects, strict=True)]
         finally:
-            self._used.subtract(one.sha256 for one in wanted)
+            self._used.subtract(one.sha256 for _, one in objects)
             if self._folder is None:
                 await asyncio.to_thread(self._trim)
+
+    def _known(self, place: str, one: SegmentObject) -> Path | None:
+        """Return the file of an object that was fetched before and is as it was; None = it has to be fetched."""
+        if self._folder is None:
+            cached = self._cache / one.sha256
+            return cached if _touch(cached, one.size) else None
+        path = self._folder / place / one.name
+        try:
+            is_known = is_plain_file(path) and self._checked.get(path) == _state_of(path, one)
+        except OSError:
+            return None
+        return path if is_known else None
 
     async def _fetch(self, place: str, one: SegmentObject) -> Path:
         try:
@@ -485,18 +504,14 @@ class Archive:
                 await asyncio.to_thread(self._check_file, path, place, one)
                 return path
             cached = self._cache / one.sha256
-            if not await asyncio.to_thread(_touch, cached, one.size):
-                await self._download(cached, place, one)
+            await self._download(cached, place, one)
             return cached
         except (BaseError, OSError) as error:
             raise _unavailable(place, one.name, error) from error
 
     def _check_file(self, path: Path, place: str, one: SegmentObject) -> None:
-        """Compare a file with its digest, unless this process did and the file is as it was."""
-        status = path.stat()
-        state = (one.sha256, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-        if self._checked.get(path) == state:
-            return
+        """Compare a file with its digest."""
+        state = _state_of(path, one)
         digest, size = _digest_of(path)
         _compare(place, one, digest, size)
         self._checked[path] = state
@@ -554,6 +569,12 @@ def _touch(cached: Path, size: int) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def _state_of(path: Path, one: SegmentObject) -> tuple[object, ...]:
+    """Return what changes with the bytes of a file: this process compares them with the digest once."""
+    status = path.stat()
+    return one.sha256, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _digest_of(data: bytes | Path) -> tuple[str, int]:

@@ -6,6 +6,7 @@ ApcError
     ArchiveError          the archive cannot be used
       ArchiveUnavailable  a segment, or an object of it, cannot be read: ARCHIVE_UNAVAILABLE
       ArchiveDiffers      an object is not the one that was archived
+      ArchiveTooLarge     more of it fits than is read for one search
   BodyUnreadable          an encrypted body and the available keys do not fit
   SearchUnusable          there is nothing to search for, or too much
 """
@@ -55,3 +56,7 @@ class ArchiveDiffers(ArchiveError):
         self.segment = segment
         self.name = name
         self.problem = problem
+
+
+class ArchiveTooLarge(ArchiveError):
+    """More packets of the archive fit than are read for one search."""

@@ -3,8 +3,8 @@
 import asyncio
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -230,7 +230,8 @@ WHERE session_id = ANY ($1::text[]) AND first_seq > 0 AND last_seq >= first_seq
 """
 _WITHIN = re.compile(r"/\*within (\w+)\*/")
 _PARAMETER = re.compile(r"\$(\d+)")
-_LAST = (1 << 63) - 1
+LAST: Final = (1 << 63) - 1
+"""After every entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +240,7 @@ class LogRange:
 
     shard: int
     first: int
-    last: int = _LAST
+    last: int = LAST
 
 
 async def read_range(connection: asyncpg.Pool | AnyConnection, session_ids: Collection[str]) -> LogRange | None:
@@ -314,19 +315,20 @@ WHERE NOT EXISTS (
 """
 _RUN_SESSIONS = "SELECT session_id FROM apc_log.sessions WHERE run_id = ANY ($1::text[])"
 _RUN_PACKETS = "SELECT DISTINCT session_id FROM apc_log.agent_packets WHERE run_id = ANY ($1::text[])"
-# What names the run in a session that never began is looked for between its first entry and its last.
+# What names the run in a session that never began may stand anywhere: with an archive it is looked for wherever there
+# is such a session ($2), without one between the run's first entry and its last.
 _STRAYS = """
 SELECT DISTINCT gone.shard, gone.first_seq
-FROM (
-    SELECT shard, min(first_seq) AS first, max(last_seq) AS last FROM apc_log.sessions
-    WHERE run_id = ANY ($1::text[]) AND first_seq IS NOT NULL GROUP BY shard
-) AS run
-JOIN apc_log.segments AS gone ON gone.shard = run.shard AND gone.state IN ('released', 'expired')
-  AND gone.first_seq <= run.last AND gone.last_seq >= run.first
-WHERE gone.had_names OR EXISTS (
+FROM apc_log.segments AS gone
+WHERE gone.state IN ('released', 'expired') AND (gone.had_names OR EXISTS (
     SELECT FROM apc_log.unopened_sessions AS other WHERE other.first_seq = 0
       OR other.shard = gone.shard AND other.first_seq <= gone.last_seq AND other.last_seq >= gone.first_seq
-)
+)) AND ($2 OR EXISTS (
+    SELECT FROM (
+        SELECT min(first_seq) AS first, max(last_seq) AS last FROM apc_log.sessions
+        WHERE run_id = ANY ($1::text[]) AND first_seq IS NOT NULL AND shard = gone.shard
+    ) AS run WHERE gone.first_seq <= run.last AND gone.last_seq >= run.first
+))
 """
 _SESSIONS_OF_PACKETS = "SELECT packet_id, session_id FROM apc_log.packet_ids WHERE packet_id = ANY ($1::uuid[])"
 _PACKETS_AT = """
@@ -363,7 +365,7 @@ class Reach:
     sessions: Collection[str] | None = None
     runs: Collection[str] | None = None
     packets: Collection[UUID] | None = None
-    """By id, of any session. One that the database has is looked for in no archived segment."""
+    """By id, of any session."""
     places: Collection[tuple[int, int]] | None = None
     ranges: Collection[LogRange] | None = None
     since: datetime | None = None
@@ -371,6 +373,8 @@ class Reach:
     """Of the packets conflicts are wanted, which may stand in any segment."""
     page: "Page | None" = None
     """Of the named part a page of packets alone is wanted."""
+    sought: "Sought | None" = None
+    """Of the archive alone these packets are wanted, as the search has them."""
 
     @property
     def is_whole(self) -> bool:
@@ -389,8 +393,31 @@ class Page:
     newest: bool = False
 
 
-async def released_in(connection: asyncpg.Pool | AnyConnection, reach: Reach) -> list[Gone]:
-    """Return the released segments of which a reading of `reach` needs more than the database has, in their order."""
+@dataclass(frozen=True, slots=True)
+class Sought:
+    """The newest archived packets that fit everything given, without HEARTBEATs."""
+
+    most: int
+    is_cut: bool
+    """Whether the first `most` are enough; else more of them are an error."""
+    run_id: str | None = None
+    agent: str | None = None
+    """The sender or a recipient."""
+    code: str | None = None
+    """Of the refusal; what was held on arrival fits any."""
+    since: datetime | None = None
+    until: datetime | None = None
+    """This time is within."""
+
+
+async def released_in(
+    connection: asyncpg.Pool | AnyConnection, reach: Reach, *, is_thorough: bool = False
+) -> list[Gone]:
+    """Return the released segments of which a reading of `reach` needs more than the database has, in their order.
+
+    `is_thorough`, with an archive: those too that may hold a packet of the same id in another session, or one that
+    names the run in a session that never began. Without one too little of what is here could be read.
+    """
     rows = await connection.fetch(_GONE)
     gone = {(row[0], row[1]): Gone(*row) for row in rows}
     if not gone or reach.is_whole or reach.is_everywhere:
@@ -402,10 +429,10 @@ async def released_in(connection: asyncpg.Pool | AnyConnection, reach: Reach) ->
         if not found:
             return list(gone.values())
         sessions.update(found)
-        touched.update((row[0], row[1]) for row in await connection.fetch(_STRAYS, list(reach.runs)))
+        touched.update((row[0], row[1]) for row in await connection.fetch(_STRAYS, list(reach.runs), is_thorough))
     if reach.packets is not None:
         rows = await connection.fetch(_SESSIONS_OF_PACKETS, list(reach.packets))
-        if {row["packet_id"] for row in rows} != set(reach.packets):
+        if is_thorough or {row["packet_id"] for row in rows} != set(reach.packets):
             return list(gone.values())
         sessions.update(row["session_id"] for row in rows)
     for place in (one for one in gone.values() if reach.ranges is not None):
@@ -518,6 +545,42 @@ def attach_archive(pool: asyncpg.Pool, thaw: Thaw) -> None:
     _ARCHIVES[pool] = thaw
 
 
+@asynccontextmanager
+async def thawed(connection: AnyConnection, pool: asyncpg.Pool | None, reach: Reach) -> AsyncIterator[AnyConnection]:
+    """Give what takes statements about a reach: the connection, or where it lacks rows what the pool's archive gives.
+
+    Raises:
+        ArchiveUnavailable: rows are in the archive, and the pool has none.
+    """
+    thaw = None if pool is None else _ARCHIVES.get(pool)
+    gone = await released_in(connection, reach, is_thorough=thaw is not None)
+    if not gone:
+        yield connection
+    elif pool is None or thaw is None:
+        raise await unavailable(connection, gone[0])
+    else:
+        async with thaw(pool, reach, gone) as whole:
+            yield cast(AnyConnection, whole)
+
+
+@asynccontextmanager
+async def sought(
+    pool: asyncpg.Pool | AnyConnection, reach: Reach, gone: Sequence[Gone]
+) -> AsyncIterator[asyncpg.Pool | None]:
+    """Give what takes statements over archived packets alone, with their rows of the search; None without an archive.
+
+    Raises:
+        ArchiveTooLarge: more packets fit than are wanted.
+        ArchiveUnavailable, ArchiveDiffers: a segment cannot be read.
+    """
+    thaw = _ARCHIVES.get(pool) if isinstance(pool, asyncpg.Pool) else None
+    if thaw is None or not isinstance(pool, asyncpg.Pool):
+        yield None
+        return
+    async with thaw(pool, reach, gone) as whole:
+        yield whole
+
+
 def reads(
     of: Callable[[Given], Reach], *, enough: Callable[[Any, Given, Sequence[Gone], datetime | None], bool] | None = None
 ) -> Callable[[Callable[Concatenate[C, P], Awaitable[T]]], Callable[Concatenate[C, P], Awaitable[T]]]:
@@ -539,18 +602,18 @@ def reads(
                 return await function(pool, *args, **kwargs)
             given = _given(signature, pool, args, kwargs)
             reach = of(given)
-            gone = await released_in(pool, reach)
+            thaw = _ARCHIVES.get(pool) if isinstance(pool, asyncpg.Pool) else None
+            gone = await released_in(pool, reach, is_thorough=thaw is not None)
             if not gone or enough is not None:
                 failure, result = await _tried(function(pool, *args, **kwargs))
                 # Behind the reading: what is released while it goes on must not be missed.
-                gone = await released_in(pool, reach)
+                gone = await released_in(pool, reach, is_thorough=thaw is not None)
                 if failure is not None and not gone:
                     raise failure
                 if not gone:
                     return cast(T, result)
                 if failure is None and enough is not None and enough(result, given, gone, await released_until(pool)):
                     return cast(T, result)
-            thaw = _ARCHIVES.get(pool) if isinstance(pool, asyncpg.Pool) else None
             if thaw is None or not isinstance(pool, asyncpg.Pool):
                 raise await unavailable(pool, gone[0])
             async with thaw(pool, reach, gone) as whole:

@@ -16,6 +16,7 @@ from apc_cli.doctor.finding import Finding, ok, warning, wrong
 from apc_contracts.identity.registry import CLIENT, CLIENTS
 from apc_contracts.text import numbered
 from apc_contracts.vocabulary import Right
+from apc_log.heads import released_until
 from apc_log.queries.health import count_dead_by_reason, count_set_aside, days_here
 
 OPERATOR_FIX = (
@@ -159,8 +160,10 @@ async def look_at_inputs_set_aside(pool: asyncpg.Pool) -> list[Finding]:
 async def look_at_dead_letters(pool: asyncpg.Pool) -> list[Finding]:
     """Check deliveries that ended as dead letters and were neither requeued nor discarded: how many, and why."""
     rows = await count_dead_by_reason(pool)
+    until = await released_until(pool)
+    beside = "" if until is None else f"; not counted: sessions in the archive alone, up to {until:%Y-%m-%d %H:%M} UTC"
     if not rows:
-        return [ok("dead letters", "no delivery is one")]
+        return [ok("dead letters", f"no delivery is one{beside}")]
     count = sum(row["deliveries"] for row in rows)
     reasons = [f"{row['deliveries']} {row['reason']}" for row in rows[:SHOWN]]
     if len(rows) > SHOWN:
@@ -168,7 +171,7 @@ async def look_at_dead_letters(pool: asyncpg.Pool) -> list[Finding]:
     age = (datetime.now(UTC) - min(row["oldest"] for row in rows)).total_seconds()
     since = f"{age:.0f} s" if age < 3600 else f"{age / 3600:.0f} h"
     ended = numbered(count, "delivery", "deliveries")
-    said = f"{ended} ended as dead letters ({', '.join(reasons)}), the oldest {since} ago"
+    said = f"{ended} ended as dead letters ({', '.join(reasons)}), the oldest {since} ago{beside}"
     findings = [warning("dead letters", said, LETTERS_FIX)]
     unrouted = sum(row["deliveries"] for row in rows if row["reason"] in UNDELIVERABLE)
     if unrouted:

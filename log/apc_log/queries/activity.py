@@ -7,7 +7,7 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_log.heads import reads, since
+from apc_log.heads import Reach, Sought, reads, released_in, released_until, since, sought, unavailable
 
 # A writer's commits are in the order of time, so that the first entry since a time is found by halves in the primary
 # key: no index by time is needed.
@@ -162,10 +162,21 @@ class LatestPacket:
 async def latest_packets(pool: asyncpg.Pool, agent_id: str, limit: int) -> list[LatestPacket]:
     """Return the newest packets that an agent sent or was sent, without HEARTBEATs.
 
-    Of those that the search knows: older than `released_until` they may be in the archive alone.
+    Raises:
+        ArchiveUnavailable: some of them were released, and there is no archive.
     """
     query = f"{_lexeme(f'agent={agent_id}')} & !{_lexeme('type=HEARTBEAT')}"
-    return [LatestPacket(**row) for row in await pool.fetch(_LATEST, query, limit)]
+    rows = [LatestPacket(**row) for row in await pool.fetch(_LATEST, query, limit)]
+    gone = await released_in(pool, Reach())
+    until = await released_until(pool)
+    if not gone or (len(rows) == limit and until is not None and all(row.at > until for row in rows)):
+        return rows
+    async with sought(pool, Reach(sought=Sought(limit, True, agent=agent_id)), gone) as archive:
+        if archive is None:
+            raise await unavailable(pool, gone[0])
+        rows += [LatestPacket(**row) for row in await archive.fetch(_LATEST, query, limit)]
+    rows.sort(key=lambda row: (row.shard, row.seq))
+    return sorted(rows, key=lambda row: row.at, reverse=True)[:limit]
 
 
 def _lexeme(text: str) -> str:

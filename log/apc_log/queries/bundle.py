@@ -4,7 +4,7 @@ It is taken as it stands: whether it is genuine, `apc log check` says.
 """
 
 from base64 import b64decode
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from datetime import datetime
 from hashlib import sha256
 from typing import Any
@@ -47,7 +47,7 @@ class BundleRecords:
         """Return the contract file with this hash."""
         return self._contracts.get(contract_hash)
 
-    async def batches(self, session_id: str) -> AsyncIterator[list[Entry]]:
+    async def batches(self, session_id: str) -> AsyncGenerator[list[Entry]]:
         """Yield the entries of a session, those of one log batch at a time."""
         batch: list[Entry] = []
         for entry in self._sessions[session_id]:

@@ -78,7 +78,8 @@ async def read_exports(pool: asyncpg.Pool) -> Sequence[asyncpg.Record]:
 async def count_dead_by_reason(pool: asyncpg.Pool) -> Sequence[asyncpg.Record]:
     """Return how many deliveries are dead for each reason, most first, with the time of the oldest.
 
-    Of those in the database: dead letters of sessions that were released stand in the archive.
+    Of those in the database: sessions that are in the archive alone are not counted. A caller says so by
+    `released_until`.
     """
     return await pool.fetch(_BY_REASON)
 

@@ -1,8 +1,8 @@
 """`apc packet replay`: a run in the order of the log, or played again (`--verify`, `--what-if`)."""
 
 import heapq
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -34,7 +34,7 @@ from apc_log.heads import (
     read_ends,
     read_range,
     reads,
-    require_here,
+    thawed,
 )
 from apc_log.queries.packets import (
     BEGINNING,
@@ -79,28 +79,33 @@ _PREFETCH = 500
 
 @asynccontextmanager
 async def read_recorded(pool: asyncpg.Pool) -> AsyncIterator["PostgresRecords"]:
-    """Read the log as it is now, for a replay: one snapshot, whatever is written meanwhile."""
+    """Read the log as it is now, for a replay: one snapshot, whatever is written meanwhile.
+
+    What was released is read from the archive of the pool, a session at a time, on a second connection.
+    """
     async with (
         pool.acquire() as connection,
         connection.transaction(isolation="repeatable_read", readonly=True),
     ):
-        yield PostgresRecords(connection)
+        yield PostgresRecords(connection, pool=pool)
 
 
 @dataclass(frozen=True, slots=True)
 class PostgresRecords:
     """A run's sessions and their entries, from the database.
 
-    `trusts_ranges`: read of a session the range of the log that stands beside the entries, not the whole log.
+    `trusts_ranges`: read of a session the range of the log that stands beside the entries, not the whole log. `pool`:
+    whose archive has what was released; without one that is an error.
     """
 
     connection: AnyConnection
     trusts_ranges: bool = True
+    pool: asyncpg.Pool | None = None
 
     async def sessions(self, run_id: str) -> list[str]:
         """Return the sessions that have a packet of the run, in the order in which they began."""
-        await require_here(self.connection, Reach(runs=[run_id]))
-        rows = await self.connection.fetch(_SESSIONS_OF_RUN, run_id, PRESENCE_SESSION)
+        async with thawed(self.connection, self.pool, Reach(runs=[run_id])) as source:
+            rows = await source.fetch(_SESSIONS_OF_RUN, run_id, PRESENCE_SESSION)
         return [row["session_id"] for row in rows]
 
     async def sessions_since(self, since: datetime) -> list[str]:
@@ -118,30 +123,31 @@ class PostgresRecords:
         body: bytes | None = await self.connection.fetchval(_CONTRACT, contract_hash)
         return body
 
-    async def batches(self, session_id: str) -> AsyncIterator[list[Entry]]:
+    async def batches(self, session_id: str) -> AsyncGenerator[list[Entry]]:
         """Yield the entries of a session, those of one log batch at a time."""
         batch: list[Entry] = []
-        async for entry in self._entries(session_id):
-            if batch and batch[-1].batch != entry.batch:
-                yield batch
-                batch = []
-            batch.append(entry)
+        async with aclosing(self._entries(session_id)) as entries:
+            async for entry in entries:
+                if batch and batch[-1].batch != entry.batch:
+                    yield batch
+                    batch = []
+                batch.append(entry)
         if batch:
             yield batch
 
-    async def _entries(self, session_id: str) -> AsyncIterator[Entry]:
+    async def _entries(self, session_id: str) -> AsyncGenerator[Entry]:
         """Yield the entries of a session from three cursors, merged by seq: a session is in one shard."""
-        await require_here(self.connection, Reach(sessions=[session_id]))
-        bounds = await read_range(self.connection, [session_id]) if self.trusts_ranges else None
-        statements = [bounded(query, bounds, session_id) for query, _ in _READERS]
-        cursors = [aiter(self.connection.cursor(*statement, prefetch=_PREFETCH)) for statement in statements]
-        heads: list[tuple[tuple[int, int], int, asyncpg.Record]] = []
-        for number, cursor in enumerate(cursors):
-            await _push(heads, number, cursor)
-        while heads:
-            _, number, record = heapq.heappop(heads)
-            yield _READERS[number][1](record)
-            await _push(heads, number, cursors[number])
+        async with thawed(self.connection, self.pool, Reach(sessions=[session_id])) as source:
+            bounds = await read_range(self.connection, [session_id]) if self.trusts_ranges else None
+            statements = [bounded(query, bounds, session_id) for query, _ in _READERS]
+            cursors = [aiter(source.cursor(*statement, prefetch=_PREFETCH)) for statement in statements]
+            heads: list[tuple[tuple[int, int], int, asyncpg.Record]] = []
+            for number, cursor in enumerate(cursors):
+                await _push(heads, number, cursor)
+            while heads:
+                _, number, record = heapq.heappop(heads)
+                yield _READERS[number][1](record)
+                await _push(heads, number, cursors[number])
 
 
 async def _push(
@@ -333,8 +339,11 @@ class Records(Protocol):
         """Return the session's last state document; None when there is none to compare with."""
         ...
 
-    def batches(self, session_id: str) -> AsyncIterator[list[Entry]]:
-        """Yield the entries of a session in the order of the log, those of one log batch at a time."""
+    def batches(self, session_id: str) -> AsyncGenerator[list[Entry]]:
+        """Yield the entries of a session in the order of the log, those of one log batch at a time.
+
+        Close it: it may hold a connection.
+        """
         ...
 
     async def contract(self, contract_hash: bytes) -> bytes | None:
@@ -428,16 +437,17 @@ async def try_contract(
     for session_id in session_ids:
         replay = SessionReplay(session_id, book.get, trial)
         try:
-            async for batch in records.batches(session_id):
-                await book.look_up(batch)
-                first = next((one for one in batch if isinstance(one, RecordedPacket)), None)
-                judged_by = None if first is None else book.get(first.contract_hash)
-                if judged_by is not None and judged_by.coordinator != coordinator:
-                    unreadable[session_id] = f"its coordinator is {judged_by.coordinator}, not {coordinator}"
-                    break
-                replay.take(batch)
-            else:
-                read += 1
+            async with aclosing(records.batches(session_id)) as batches:
+                async for batch in batches:
+                    await book.look_up(batch)
+                    first = next((one for one in batch if isinstance(one, RecordedPacket)), None)
+                    judged_by = None if first is None else book.get(first.contract_hash)
+                    if judged_by is not None and judged_by.coordinator != coordinator:
+                        unreadable[session_id] = f"its coordinator is {judged_by.coordinator}, not {coordinator}"
+                        break
+                    replay.take(batch)
+                else:
+                    read += 1
         except (ReplayDiffers, ReplayImpossible) as found:
             unreadable[session_id] = str(found)
     return Tried(read, unreadable)
@@ -445,10 +455,11 @@ async def try_contract(
 
 async def _replay_session(records: Records, book: ContractBook, session_id: str, replay: SessionReplay) -> None:
     last: Entry | None = None
-    async for batch in records.batches(session_id):
-        await book.look_up(batch)
-        replay.take(batch)
-        last = batch[-1]
+    async with aclosing(records.batches(session_id)) as batches:
+        async for batch in batches:
+            await book.look_up(batch)
+            replay.take(batch)
+            last = batch[-1]
     document = await records.document(session_id)
     if document is not None and last is not None:
         replay.check_document(document, (last.shard, last.seq))

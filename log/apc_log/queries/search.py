@@ -16,8 +16,8 @@ import orjson
 from apc_contracts.content import content_line, document_of, title_of, typed_content
 from apc_contracts.schemas import RegisteredSchema
 from apc_log.body_encryption import is_sealed
-from apc_log.errors import SearchUnusable
-from apc_log.heads import Given, Reach, reads, released_until
+from apc_log.errors import ArchiveTooLarge, ArchiveUnavailable, SearchUnusable
+from apc_log.heads import Given, Reach, Sought, reads, released_in, released_until, sought
 from apc_log.queries.packet_pages import PacketLine, bodies_here, lines_at
 from apc_log.queries.packets import Position
 from apc_log.registry import read_schemas
@@ -27,6 +27,8 @@ LONGEST_TEXT = 200
 MOST_TERMS = 16
 MOST_UNREAD = 10_000
 """Packets whose content cannot be searched are counted up to here."""
+MOST_ARCHIVED = 2_000
+"""Archived packets that one search looks at: they are brought back for it with their hops."""
 _SHORTEST_BEGINNING = 3
 """Letters of a word from which on it may be the beginning of one: what begins with two is too much to read."""
 _SHORTEST_END = 4
@@ -164,18 +166,68 @@ def _quoted(lexeme: str) -> str:
 
 
 async def search_log(pool: asyncpg.Pool, wanted: Wanted, *, before: BeforeHit | None = None, limit: int = 50) -> Found:
-    """Return the packets that fit everything that is wanted. Raises SearchUnusable as `query_of`."""
+    """Return the packets that fit everything that is wanted. Raises SearchUnusable as `query_of`.
+
+    With an archive, a search of one run or from a time on looks at what was released too. Without such bounds, and
+    where that would be more than MOST_ARCHIVED packets or cannot be read, `archived_until` says what was not searched.
+    """
     narrowed: list[object] = [wanted.since, wanted.until, *(before or (None, None, None))]
     rows = await _among_newest(pool, wanted, narrowed, limit + 1)
     if len(rows) <= limit and await pool.fetchval(_HAS_OLDER, *narrowed):
         rows = await _among_all(pool, wanted, narrowed, limit + 1)
-    shown = [Position(row["shard"], row["seq"]) for row in rows[:limit]]
-    last = BeforeHit(rows[limit - 1]["at"], *shown[-1]) if len(rows) > limit else None
     unread = await pool.fetchval(_UNREAD, wanted.since, wanted.until, MOST_UNREAD + 1)
+    hits = {BeforeHit(row["at"], row["shard"], row["seq"]) for row in rows}
     until = await released_until(pool)
     if until is not None and wanted.since is not None and wanted.since > until:
         until = None
-    return Found(await lines_at(pool, shown), last, unread, until)
+    lines = {Position(row.shard, row.seq): row for row in await lines_at(pool, [Position(*one[1:]) for one in hits])}
+    if until is not None and (archived := await _among_archived(pool, wanted, narrowed, limit + 1)) is not None:
+        hits |= {hit for hit, _ in archived.hits}
+        lines = {Position(line.shard, line.seq): line for _, line in archived.hits} | lines
+        unread, until = unread + archived.unread, None
+    found = sorted(hits, reverse=True)
+    last = found[limit - 1] if len(found) > limit else None
+    return Found([lines[Position(*one[1:])] for one in found[:limit]], last, unread, until)
+
+
+class _Archived(NamedTuple):
+    """What was found in the archive."""
+
+    hits: list[tuple[BeforeHit, PacketLine]]
+    unread: int
+
+
+async def _among_archived(
+    pool: asyncpg.Pool, wanted: Wanted, narrowed: Sequence[object], limit: int
+) -> _Archived | None:
+    """Return what fits in the archive; None where it is not looked at."""
+    if wanted.run_id is None and wanted.since is None:
+        return None
+    of_run = Reach(since=wanted.since) if wanted.run_id is None else Reach(runs=[wanted.run_id])
+    gone = await released_in(pool, of_run, is_thorough=True)
+    times = [one for one in (wanted.until, narrowed[2]) if isinstance(one, datetime)]
+    reach = Sought(
+        MOST_ARCHIVED, False, wanted.run_id, wanted.agent, wanted.code, wanted.since, min(times, default=None)
+    )
+    if not gone:
+        return _Archived([], 0)
+    try:
+        async with sought(pool, Reach(sought=reach), gone) as archive:
+            if archive is None:
+                return None
+            values: list[object] = [*narrowed, limit]
+            statement = _OF_MANY.format(query=query_of(wanted.text, wanted.names, values))
+            rows = await archive.fetch(statement, *values)
+            hits = [BeforeHit(row["at"], row["shard"], row["seq"]) for row in rows]
+            lines = await lines_at(archive, [Position(*hit[1:]) for hit in hits])
+            unread = await archive.fetchval(_UNREAD, wanted.since, wanted.until, MOST_UNREAD + 1)
+            return _Archived(list(zip(hits, lines, strict=True)), unread)
+    except (
+        ArchiveTooLarge,
+        ArchiveUnavailable,
+        asyncpg.QueryCanceledError,
+    ):  # what is here can be searched all the same
+        return None
 
 
 async def _among_newest(

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -133,10 +134,11 @@ async def play_session(
     """
     replay = SessionReplay(session_id, book.get)
     last: Entry | None = None
-    async for batch in records.batches(session_id):
-        await book.look_up(batch)
-        replay.take(batch)
-        last = batch[-1]
+    async with aclosing(records.batches(session_id)) as batches:
+        async for batch in batches:
+            await book.look_up(batch)
+            replay.take(batch)
+            last = batch[-1]
     return replay, last
 
 

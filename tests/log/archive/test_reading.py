@@ -18,16 +18,20 @@ from tests.support.log.archived import APPROVAL, ReleasedLog, full_log
 
 import apc_log.queries
 from apc_bus.settings import PersisterSettings
+from apc_cli.doctor.agents import look_at_dead_letters
 from apc_contracts.contract.contract import load_contract, packaged_contract_bytes
 from apc_log.archive import BLOCK, Archive
 from apc_log.errors import ArchiveUnavailable
+from apc_log.heads import released_until
 from apc_log.offline_verifier import check_file
+from apc_log.queries.activity import latest_packets
 from apc_log.queries.dead import DeliveryId
 from apc_log.queries.health import days_here, days_left, read_growth
 from apc_log.queries.news import Passage
-from apc_log.queries.packet_pages import page_of_packets
+from apc_log.queries.packet_pages import page_of_packets, sessions_of_packet
 from apc_log.queries.packets import Position, TracePage, list_agent_packets, trace
-from apc_log.queries.replay import replay
+from apc_log.queries.replay import read_recorded, replay, verify_run
+from apc_log.queries.search import Found, Wanted, search_log
 from apc_log.queries.session_pages import CountedRanges
 from apc_persister.archiving import ArchivedLeaves
 from apc_persister.evidence.checkpoint import load_signer
@@ -39,18 +43,18 @@ EARLY = datetime(2020, 1, 1, tzinfo=UTC)
 SESSION, RUN = "session-of-run-0", "run-0"
 # Of tables that stay as a whole, or of what is said to be of the database alone.
 UNDIVIDED = frozenset(
-    "known_keys opened_bodies bodies_here read_said search_log read_lag list_sessions get_session run_transfer_ends "
+    "known_keys opened_bodies bodies_here read_said read_lag list_sessions get_session run_transfer_ends "
     "has_run_ended page_of_sessions sessions_of_opener count_of_opener has_other_opener find_session figures_of_runs "
     "list_issues list_acknowledgements troubles_behind list_troubles acknowledge list_questions passages replay "
-    "count_minutes first_minute entries_behind list_agent_days read_latencies latest_packets count_left_behind "
+    "count_minutes first_minute entries_behind list_agent_days read_latencies count_left_behind "
     "list_registered read_signs count_open_deliveries read_seconds_ahead read_exports count_dead_by_reason read_age "
     "recent_work list_shard_ends page_of_cards cards_of get_packet_lineage_summary get_protocol_effectiveness "
     "get_transfer_quality_rollup get_transfer_eval_correlation get_transfer_refusals list_protocol_propagation "
-    "list_protocols session_scores session_transfers read_recorded list_arbitrations verify_run try_contract "
+    "list_protocols session_scores session_transfers list_arbitrations "
     "read_segments_ahead read_unarchived read_growth days_here".split()
 )
-
-
+ITSELF = frozenset({"latest_packets", "read_recorded", "search_log"})
+"""Look into the archive themselves: each has a test below."""
 WHOLE = frozenset(
     "page_of_arbitrations count_set_aside list_dead count_unstored entries_of_shard ids_that_end count_deliveries "
     "list_news list_refused count_verdicts count_late_heartbeats past_trials count_conflicts count_retried "
@@ -79,7 +83,7 @@ def readings() -> Iterator[tuple[str, Callable[..., Awaitable[Any]]]]:
 def test_every_reading_is_complete_or_named_here() -> None:
     """A new reading of the log says what it looks at."""
     named = {name for name, function in readings() if "reads" not in vars(function)}
-    assert named - UNDIVIDED == set()
+    assert named == UNDIVIDED | ITSELF
 
 
 async def arguments(pool: asyncpg.Pool) -> dict[str, Any]:
@@ -281,3 +285,109 @@ async def test_the_growth_of_a_released_log_is_that_of_what_comes(log: ReleasedL
     assert 50 < after["bytes_an_entry"] < 2_000
     assert days_left(after, 10**12) > 1e6 > days_left(before, 10**12)
     assert await days_here(log.pool, 7) == 0
+
+
+async def test_the_entries_that_a_replay_judges_are_the_same(log: ReleasedLog) -> None:
+    """`apc packet replay --verify` and `--what-if` go on in the archive."""
+
+    async def entries() -> list[tuple[str, list[Any]]]:
+        async with read_recorded(log.pool) as records:
+            return [
+                (session_id, [batch async for batch in records.batches(session_id)])
+                for session_id in await records.sessions(RUN)
+            ]
+
+    before = await entries()
+    assert before[0][1]
+    await log.release(1)
+    with pytest.raises(ArchiveUnavailable):
+        await entries()
+    log.attach()
+    assert await entries() == before
+    async with read_recorded(log.pool) as records:
+        assert (await verify_run(records, RUN, [])).problem is not None, "its connection is given back all the same"
+
+
+async def test_the_newest_packets_of_an_agent_are_the_same(log: ReleasedLog) -> None:
+    before = await latest_packets(log.pool, "receiver-0", 5_000)
+    assert len(before) > 100
+    await log.release(1)
+    assert await latest_packets(log.pool, "receiver-0", 3) == before[:3]
+    with pytest.raises(ArchiveUnavailable):
+        await latest_packets(log.pool, "receiver-0", 5_000)
+    log.attach()
+    for limit in (5_000, len(before) - 5):
+        assert await latest_packets(log.pool, "receiver-0", limit) == before[:limit]
+
+
+SEARCHED = (
+    Wanted("word1", run_id=RUN),
+    Wanted("gr\u00fc\u00dfe", since=EARLY),
+    Wanted(run_id="run-2", code="MALFORMED"),
+    Wanted(str(APPROVAL)[-6:], since=EARLY, agent="receiver-0"),
+    Wanted("nothing says this", run_id=RUN),
+)
+
+
+async def test_a_search_within_bounds_finds_the_same(log: ReleasedLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def pages(wanted: Wanted) -> list[Found]:
+        found = [await search_log(log.pool, wanted, limit=70)]
+        while found[-1].before is not None:
+            found.append(await search_log(log.pool, wanted, before=found[-1].before, limit=70))
+        return found
+
+    before = [await pages(wanted) for wanted in SEARCHED]
+    assert [bool(found[0].packets) for found in before] == [True, True, True, True, False]
+    await log.release(1)
+    until = await released_until(log.pool)
+    for wanted in SEARCHED:
+        assert (await search_log(log.pool, wanted)).archived_until == until, "it says what it has not searched"
+    log.attach()
+    assert [await pages(wanted) for wanted in SEARCHED] == before
+    assert (await search_log(log.pool, Wanted("word1"))).archived_until == until
+    monkeypatch.setattr("apc_log.queries.search.MOST_ARCHIVED", 9)
+    assert (await search_log(log.pool, SEARCHED[0])).archived_until == until
+
+
+_ELSEWHERE = """
+WITH here AS (SELECT next_seq FROM apc_log.shards WHERE shard = 0)
+INSERT INTO apc_log.packet_ids (shard, seq, session_id, packet_id, packet_hash, payload_hash)
+SELECT 0, next_seq, 'session-elsewhere', packet_id, packet_hash, payload_hash FROM apc_log.packet_ids, here
+WHERE packet_id = $1
+"""
+
+
+async def test_an_id_is_looked_for_in_every_session(log: ReleasedLog) -> None:
+    """A session has it in the database, another one in the archive."""
+    await log.pool.execute(_ELSEWHERE, APPROVAL)
+    before = await sessions_of_packet(log.pool, APPROVAL)
+    assert before == [SESSION, "session-elsewhere"]
+    await log.release()
+    log.attach()
+    assert await sessions_of_packet(log.pool, APPROVAL) == before
+
+
+_NEVER_BEGAN = """
+INSERT INTO apc_log.unopened_sessions (session_id, shard, first_seq, last_seq)
+SELECT session_id, shard, first_seq, last_seq FROM apc_log.sessions WHERE session_id = $1
+"""
+_LATER = "UPDATE apc_log.sessions SET session_id = 'later', first_seq = $2, last_seq = $2 WHERE session_id = $1"
+
+
+async def test_what_names_a_run_before_it_began_is_found(log: ReleasedLog) -> None:
+    """Packets of a session that never began, all of them before the first session of the run."""
+    await log.pool.execute(_NEVER_BEGAN, SESSION)
+    await log.pool.execute(_LATER, SESSION, 2 * BLOCK + 1)
+    before = await pages(log.pool, {"run_id": RUN})
+    assert before[0].packets
+    await log.release()
+    log.attach()
+    assert await pages(log.pool, {"run_id": RUN}) == before
+
+
+async def test_dead_letters_in_the_archive_are_not_left_out_in_silence(log: ReleasedLog) -> None:
+    (before, *_) = await look_at_dead_letters(log.pool)
+    assert "in the archive" not in before.finding
+    await log.release()
+    (after, *_) = await look_at_dead_letters(log.pool)
+    assert "not counted: sessions in the archive alone, up to 20" in after.finding

@@ -1,6 +1,6 @@
 """Log batches as the source of a replay: what a database would give back, without one."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -42,7 +42,7 @@ class BatchRecords:
     async def contract(self, contract_hash: bytes) -> bytes | None:
         return None
 
-    async def batches(self, session_id: str) -> AsyncIterator[list[Entry]]:
+    async def batches(self, session_id: str) -> AsyncGenerator[list[Entry]]:
         batch: list[Entry] = []
         for entry in self.entries.get(session_id, ()):
             if batch and batch[-1].batch != entry.batch:

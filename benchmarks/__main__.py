@@ -13,7 +13,7 @@ from benchmarks.calls.messages import measure_messages
 from benchmarks.calls.observability import measure_observability
 from benchmarks.calls.policy import measure_policy
 from benchmarks.database.ageing import measure_ageing
-from benchmarks.database.archive import measure_archive
+from benchmarks.database.archive import measure_archive, measure_segments
 from benchmarks.database.impact import measure_impact
 from benchmarks.database.log import measure_log
 from benchmarks.database.memory import measure_memory
@@ -39,7 +39,7 @@ PARTS = (
     *("policy", "messages", "observability", "context", "relevance", "pipeline", "round_trip", "fan_out", "persister"),
     *("log", "impact", "memory", "in_process", "start"),
 )
-LONG = ("sessions", "takeover", "shards", "spread", "archive", "ageing")
+LONG = ("sessions", "takeover", "shards", "spread", "archive", "ageing", "segments")
 """Parts that run only when they are named."""
 ALONE = frozenset({"policy", "messages", "observability", "context", "relevance"})
 """Parts that need neither broker nor database."""
@@ -94,6 +94,8 @@ async def measure(parts: Sequence[str], count: int, rows: int, opened: int, figu
             await measure_archive(servers, figures, rows)
         if "ageing" in parts:
             await measure_ageing(servers, figures, rows)
+        if "segments" in parts:
+            await measure_segments(servers, figures)
         if "memory" in parts:
             await measure_memory(servers, figures)
         if "impact" in parts:

@@ -27,7 +27,7 @@ from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.export import Exporter
 from apc_persister.follower import Follower
 from apc_persister.verification.verify import verify_shard
-from benchmarks.database.log_load import PACKETS_A_RUN, open_loader, packets_of
+from benchmarks.database.log_load import PACKETS_A_RUN, open_loader, runs_of_packets
 from benchmarks.support.figures import Figure, Figures
 from benchmarks.support.processes import running
 from benchmarks.support.servers import Servers
@@ -174,7 +174,7 @@ async def _verify(connection: AnyConnection, archive: Archive, rows: int, figure
 async def _write(url: str, packets: int) -> list[tuple[float, float]]:
     """Write so many packets; the session of a run ends with its last. Return when each transaction was under way."""
     pool = await open_pool(url, max_size=2)
-    loader = await open_loader(pool, packets_of(TYPES), _session)
+    loader = await open_loader(pool, runs_of_packets(types=TYPES), _session)
     transactions = []
     for _ in range(0, packets, 500):
         began = time.monotonic()

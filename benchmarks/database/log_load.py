@@ -69,7 +69,7 @@ class Loaded:
 
 
 class Loader:
-    """Writes packets into shard 0 of one database; made by `open_loader`, closed by `close`."""
+    """Writes packets into a shard of one database; made by `open_loader`, closed by `close`."""
 
     def __init__(
         self,
@@ -77,10 +77,12 @@ class Loader:
         connection: PoolConnectionProxy,
         packets: Iterator[PacketEntry],
         session_of: SessionOf,
+        shard: int = 0,
     ) -> None:
         self.pool = pool
         self._connection = connection
-        self._notary = TreeSigner(0, load_signer(PersisterSettings()))
+        self._shard = shard
+        self._notary = TreeSigner(shard, load_signer(PersisterSettings()))
         self._batch_no = 0
         self._packet_no = 0
         self._packets = packets
@@ -88,7 +90,7 @@ class Loader:
 
     async def begin(self) -> None:
         """Take the shard."""
-        await self._commit(encode(EpochOpen(LOG_BATCH_VERSION, 0, uuid4())), EPOCH_OPEN_TYPE)
+        await self._commit(encode(EpochOpen(LOG_BATCH_VERSION, self._shard, uuid4())), EPOCH_OPEN_TYPE)
 
     async def load(self, packets: int, a_transaction: int = PACKETS_A_TRANSACTION) -> Loaded:
         """Write so many packets more, with three hops each, so many in a transaction."""
@@ -102,7 +104,8 @@ class Loader:
                 entries += said_of(loaded.last, self._packet_no)
                 sessions[loaded.last.session_id] = self._session_of(loaded.last, self._packet_no)
             self._batch_no += 1
-            batch = LogBatch(LOG_BATCH_VERSION, 0, 1, self._batch_no, datetime.now(UTC), entries, [*sessions.values()])
+            updates = [*sessions.values()]
+            batch = LogBatch(LOG_BATCH_VERSION, self._shard, 1, self._batch_no, datetime.now(UTC), entries, updates)
             loaded.seconds += await self._commit(encode(batch), LOG_BATCH_TYPE)
             loaded.packets += a_transaction
         return loaded
@@ -114,13 +117,17 @@ class Loader:
     async def _commit(self, body: bytes, message_type: str) -> float:
         message = Message(body, message_id="load", type=message_type)
         began = time.perf_counter()
-        received = read_message(0, Delivery(message, 1, "0", False))
-        await commit(self._connection, 0, [received], self._notary)
+        received = read_message(self._shard, Delivery(message, 1, "0", False))
+        await commit(self._connection, self._shard, [received], self._notary)
         return time.perf_counter() - began
 
 
 async def open_loader(
-    pool: asyncpg.Pool, packets: Iterator[PacketEntry] | None = None, session_of: SessionOf | None = None
+    pool: asyncpg.Pool,
+    packets: Iterator[PacketEntry] | None = None,
+    session_of: SessionOf | None = None,
+    *,
+    shard: int = 0,
 ) -> Loader:
     """Return a loader for an empty, migrated database; the pool lends it one connection.
 
@@ -128,23 +135,26 @@ async def open_loader(
         pool: connections to the database.
         packets: what to write, without end; runs of 10,000 packets unless given.
         session_of: returns the session after a packet and its number.
+        shard: where to write.
     """
     connection = await take_connection(pool, timedelta(seconds=60))
-    loader = Loader(pool, connection, packets or packets_of(TYPES), session_of or _session)
+    loader = Loader(pool, connection, packets or runs_of_packets(), session_of or _session, shard)
     await loader.begin()
     return loader
 
 
-def packets_of(types: Sequence[str]) -> Iterator[PacketEntry]:
-    """Packets without end: runs of 10,000, tasks of 50, in trees where each causes four others; 1.2 kB each.
+def runs_of_packets(
+    prefix: str = "run", a_run: int = PACKETS_A_RUN, types: Sequence[str] = TYPES
+) -> Iterator[PacketEntry]:
+    """Packets without end: runs of 10,000 by default, tasks of 50, in trees where each causes four others; 1.2 kB each.
 
     Tasks have the same names in every run, as use cases have: a protocol is compared with what they show elsewhere.
     """
     number = 0
     while True:
         run: list[PacketEntry] = []
-        run_id = f"run-{number // PACKETS_A_RUN}"
-        for place in range(PACKETS_A_RUN):
+        run_id = f"{prefix}-{number // a_run}"
+        for place in range(a_run):
             entry = packet_entry(
                 UUID(int=uuid4().int),
                 session_id=run_id,

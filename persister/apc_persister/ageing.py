@@ -148,9 +148,7 @@ class Ageing:
     async def _archive(self, shard: int, first: int, last: int) -> str:
         manifest = await archive_segment(self.connection, self.archive, shard, first, last, folder=self.folder)
         crash_point("archiver.before_record")
-        entry = await self.connection.fetchval(
-            _RECORD, shard, first, manifest.root, manifest.sha256, _summary(manifest)
-        )
+        entry = await record_segment(self.connection, manifest)
         crash_point("archiver.after_record")
         return f"recorded by entry {entry}"
 
@@ -197,6 +195,12 @@ class Ageing:
         for row in await self.connection.fetch(_CONTRACTS) if self.policy.contracts else ():
             if row["name"] in self.policy.contracts:
                 self._contracts[row["contract_hash"]] = self.policy.contracts[row["name"]]
+
+
+async def record_segment(connection: AnyConnection, manifest: Manifest) -> int:
+    """Record an archived segment in the log; return the number of the entry."""
+    given = (manifest.shard, manifest.first, manifest.root, manifest.sha256, _summary(manifest))
+    return int(await connection.fetchval(_RECORD, *given))
 
 
 def _summary(manifest: Manifest) -> str:

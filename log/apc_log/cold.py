@@ -291,14 +291,8 @@ class ColdLog:
         parts[1] += " AND entry_kind = 'coordination'"
         parts.append("SELECT shard, seq, entry, NULL FROM hop WHERE session_id = $1")
         statement = f"SELECT entry, body FROM ({' UNION ALL '.join(parts)}) ORDER BY shard, seq"
-        statement = await self._prepared(("packet", "hop", "other"), statement)
-        cursor = self._connection.cursor()
-        try:
-            await asyncio.to_thread(cursor.execute, statement, [session_id])
-            while rows := await asyncio.to_thread(cursor.fetchmany, _REPLAYED):
-                yield [record_of(*row) for row in rows]
-        finally:
-            cursor.close()
+        async for rows in self._parts(("packet", "hop", "other"), statement, [session_id]):
+            yield [record_of(*row) for row in rows]
 
     async def children(self, session_id: str, above: Collection[UUID], *, limit: int = 500) -> list[Record]:
         """Return the packets that stand under these, as `apc packet tree` shows them: under their cause, else their
@@ -403,17 +397,19 @@ class ColdLog:
         for name, (table, clause) in _OF_TABLES.items():
             body = "body" if "body" in SCHEMAS[table] else "NULL"
             statement = f"SELECT entry, {body} FROM {table} WHERE {clause} ORDER BY shard, seq"
-            async for rows in self._parts(table, statement):
+            async for rows in self._parts((table,), statement):
                 yield name, [record_of(*row) for row in rows]
         statement = f"SELECT {', '.join(_IDS)} FROM ids ORDER BY shard, seq"
-        async for rows in self._parts("ids", statement):
+        async for rows in self._parts(("ids",), statement):
             yield "packet_ids", [dict(zip(_IDS, row, strict=True)) | {"packet_id": UUID(bytes=row[1])} for row in rows]
 
-    async def _parts(self, table: str, statement: str) -> AsyncIterator[list[tuple[Any, ...]]]:
-        await self._prepare(table)
+    async def _parts(
+        self, tables: Sequence[str], statement: str, values: Sequence[Any] = ()
+    ) -> AsyncIterator[list[tuple[Any, ...]]]:
+        prepared = await self._prepared(tables, statement)
         cursor = self._connection.cursor()
         try:
-            await asyncio.to_thread(cursor.execute, statement)
+            await asyncio.to_thread(cursor.execute, prepared, list(values))
             while rows := await asyncio.to_thread(cursor.fetchmany, _REPLAYED):
                 yield rows
         finally:

@@ -1,16 +1,16 @@
 """What the rows tell of the columns before the search: which are kept, and which would make its judgement too good."""
 
-import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import spearmanr
+from scipy.stats import entropy, spearmanr
+from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.feature_selection import SelectKBest, f_classif, f_regression
-from sklearn.metrics import accuracy_score, log_loss, mean_squared_error, r2_score
+from sklearn.metrics import log_loss, mean_squared_error
 from sklearn.model_selection import GroupKFold, KFold
 from sklearn.tree import DecisionTreeClassifier, DecisionTreeRegressor
 
@@ -52,37 +52,27 @@ Numbers = np.ndarray[Any, Any]
 
 def leakage_notes(table: Table, train: Rows) -> list[str]:
     """Return a warning for each column that predicts the target alone; judged on the train part, half by half."""
-    frame = table.frame.iloc[train[:TESTED_ROWS]]
-    target = table.schema.target
+    frame, target = table.frame.iloc[train[:TESTED_ROWS]], table.schema.target
     labels = frame[target].to_numpy()
-    if table.schema.problem is ProblemKind.CLASSIFICATION and _largest_share(labels) > SUSPICIOUS:
+    is_regression = table.schema.problem is ProblemKind.REGRESSION
+    if not is_regression and frame[target].value_counts(normalize=True).iloc[0] > SUSPICIOUS:
         return []
     return [
         f"warning: column {column.name!r} predicts {target!r} alone; leave it out if it is known only after {target!r}"
         for column in table.schema.columns
-        if _score(_filled(frame[column.name], column), labels, table.schema.problem) > SUSPICIOUS
+        if _score(as_numbers(frame[column.name], column).fillna(-1e9).to_numpy(), labels, is_regression) > SUSPICIOUS
     ]
 
 
-def _filled(values: Any, column: Column) -> Numbers:
-    return np.asarray(as_numbers(values, column).fillna(-1e9).to_numpy().reshape(-1, 1))
-
-
-def _score(column: Numbers, labels: Numbers, problem: ProblemKind) -> float:
-    half = np.arange(len(labels)) % 2 == 0
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if problem is ProblemKind.CLASSIFICATION:
-            model = DecisionTreeClassifier(max_leaf_nodes=LEAVES, min_samples_leaf=3, random_state=0)
-            return float(accuracy_score(labels[~half], model.fit(column[half], labels[half]).predict(column[~half])))
-        model = DecisionTreeRegressor(max_leaf_nodes=LEAVES, min_samples_leaf=3, random_state=0)
-        explained = float(r2_score(labels[~half], model.fit(column[half], labels[half]).predict(column[~half])))
-        ranks = float(spearmanr(column[:, 0], labels).statistic) if len(np.unique(column)) > 1 else 0.0
-        return max(explained, ranks**2)  # Steps do not follow the largest values of a copy.
-
-
-def _largest_share(labels: Numbers) -> float:
-    return float(np.unique(labels, return_counts=True)[1].max() / len(labels))
+def _score(column: Numbers, labels: Numbers, is_regression: bool) -> float:
+    """Return how well a column alone predicts the labels, of rows that its tree has not seen."""
+    kind = DecisionTreeRegressor if is_regression else DecisionTreeClassifier
+    half, features = np.arange(len(labels)) % 2 == 0, column.reshape(-1, 1)
+    model = kind(max_leaf_nodes=LEAVES, min_samples_leaf=3, random_state=0).fit(features[half], labels[half])
+    score = float(model.score(features[~half], labels[~half]))
+    if not is_regression or len(np.unique(column)) < 2:
+        return score
+    return max(score, float(spearmanr(column, labels).statistic) ** 2)  # Steps do not follow the largest values.
 
 
 def judge_fairly(table: Table, *, is_in_time: bool = True) -> Table:
@@ -126,6 +116,10 @@ def _parts(values: Any, column: Column) -> Numbers:
     if column.kind is not ColumnKind.DATE:
         return np.asarray(numbers)
     return np.hstack([numbers, numbers % 365.25, np.floor(numbers) % 7])
+
+
+def _is_named(column: Column, names: Sequence[str]) -> bool:
+    return not {*column.name.casefold().replace("_", " ").split()}.isdisjoint(names)
 
 
 def _warnings_of_groups(table: Table) -> Iterator[str]:
@@ -189,8 +183,7 @@ class _Trial:
     def warnings_of_time(self) -> Iterator[str]:
         """Yield a warning where the order of the rows tells of the target."""
         for column in self.schema.of_kind(ColumnKind.NUMERIC):
-            words = column.name.casefold().replace("_", " ").split()
-            is_time = any(word in NAMES_OF_TIME for word in words)
+            is_time = _is_named(column, NAMES_OF_TIME)
             if is_time and self.is_sorted(column) and self.worse_later(column) > WORSE:
                 yield (
                     f"warning: the rows are in the order of {column.name!r}, and later ones are predicted worse than "
@@ -210,9 +203,7 @@ class _Trial:
 
     def is_worse_apart(self, column: Column) -> bool:
         """Return whether more is lost on rows of other values of a column than on rows of known ones."""
-        words = column.name.casefold().replace("_", " ").split()
-        is_group = any(word in NAMES_OF_GROUPS for word in words)
-        names = [name for name in self.columns if is_group or name != column.name]
+        names = [name for name in self.columns if name != column.name or _is_named(column, NAMES_OF_GROUPS)]
         codes = self.codes[column.name]
         apart = list(GroupKFold(FOLDS).split(codes, codes, codes))
         return bool(names) and self._ratio(self._loss(apart, names), self._loss(self._plain_folds(), names)) > WORSE
@@ -223,57 +214,47 @@ class _Trial:
         return bool((steps != 0).sum() < len(np.unique(self.labels)) or (steps >= 0).all() or (steps <= 0).all())
 
     def _plain_folds(self) -> list[tuple[Rows, Rows]]:
-        if self.groups is not None and len(np.unique(self.groups)) >= FOLDS:
-            return list(GroupKFold(FOLDS, shuffle=True, random_state=0).split(self.labels, groups=self.groups))
-        return list(KFold(FOLDS, shuffle=True, random_state=0).split(self.labels))
+        is_grouped = self.groups is not None and len(np.unique(self.groups)) >= FOLDS
+        kind = GroupKFold if is_grouped else KFold
+        return list(kind(FOLDS, shuffle=True, random_state=0).split(self.labels, groups=self.groups))
 
     def _ratio(self, loss: float, plain: float) -> float:
         return loss / plain if plain > 0 and loss - plain > WORSE_BY else 1.0
 
-    def _loss(self, folds: list[tuple[Rows, Rows]], names: list[str]) -> float:
+    def _loss(self, folds: list[tuple[Rows, Rows]], names: Sequence[str]) -> float:
         """Return the loss over that of the trivial baseline."""
-        features = np.column_stack([self.parts[name] for name in names])
-        losses, trivial = [], []
-        for train, test in folds:
-            said = self._said(features, train, test)
-            if self.is_regression:
-                losses.append(mean_squared_error(self.labels[test], said))
-                trivial.append(float(np.var(self.labels)))
-            else:
-                classes = np.arange(int(self.labels.max()) + 1)
-                shares = np.bincount(self.labels) / len(self.labels)
-                losses.append(log_loss(self.labels[test], said, labels=classes))
-                trivial.append(log_loss(self.labels, np.tile(shares, (len(self.labels), 1)), labels=classes))
-        return float(np.sum(losses) / max(1e-12, np.sum(trivial)))
+        said = [(self.labels[test], self._said(names, train, test)) for train, test in folds]
+        if self.is_regression:
+            losses, trivial = [mean_squared_error(labels, one) for labels, one in said], np.var(self.labels)
+        else:
+            shares = np.bincount(self.labels)
+            losses = [log_loss(labels, one, labels=np.arange(len(shares))) for labels, one in said]
+            trivial = entropy(shares)
+        return float(np.mean(losses) / max(1e-12, trivial))
 
     def _missed(self) -> Numbers:
-        """Return what a cross-validated model misses of each row."""
-        features = np.column_stack([*self.parts.values()])
-        missed = np.zeros(len(self.labels))
+        """Return what a cross-validated model misses of each row: of classes, whether it is the most common one."""
+        common = None if self.is_regression else int(np.bincount(self.labels).argmax())
+        labels = self.labels if common is None else self.labels == common
+        missed = np.zeros(len(labels))
         for train, test in self._plain_folds():
-            said = self._said(features, train, test)
-            if self.is_regression:
-                missed[test] = self.labels[test] - said
-            else:
-                common = int(np.bincount(self.labels).argmax())
-                missed[test] = (self.labels[test] == common) - said[:, common]
+            said = self._said([*self.columns], train, test)
+            missed[test] = labels[test] - (said if common is None else said[:, common])
         return missed
 
-    def _said(self, features: Numbers, train: Rows, test: Rows) -> Numbers:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            if self.is_regression:
-                model = HistGradientBoostingRegressor(max_iter=30, max_leaf_nodes=15, random_state=0)
-                return np.asarray(model.fit(features[train], self.labels[train]).predict(features[test]))
-            said = np.full((len(test), int(self.labels.max()) + 1), 1e-3)
-            known = np.unique(self.labels[train])
-            if len(known) == 1:
-                said[:, known[0]] = 1.0
-            else:
-                model = HistGradientBoostingClassifier(max_iter=30, max_leaf_nodes=15, random_state=0)
-                model.fit(features[train], self.labels[train])
-                said[:, model.classes_] = np.clip(model.predict_proba(features[test]), 1e-3, 1.0)
-            return np.asarray(said / said.sum(axis=1, keepdims=True))
+    def _said(self, names: Sequence[str], train: Rows, test: Rows) -> Numbers:
+        """Return what a small model of some rows says of others: a number, or a probability of each class."""
+        features = np.column_stack([self.parts[name] for name in names])
+        kind = HistGradientBoostingRegressor if self.is_regression else HistGradientBoostingClassifier
+        model = kind(max_iter=30, max_leaf_nodes=15, random_state=0)
+        if not self.is_regression and len(np.unique(self.labels[train])) == 1:
+            model = DummyClassifier()
+        model.fit(features[train], self.labels[train])
+        if self.is_regression:
+            return np.asarray(model.predict(features[test]))
+        said = np.full((len(test), int(self.labels.max()) + 1), 1e-3)
+        said[:, model.classes_] = np.clip(model.predict_proba(features[test]), 1e-3, 1.0)
+        return np.asarray(said / said.sum(axis=1, keepdims=True))
 
 
 def narrow(table: Table, train: Rows) -> Table:
@@ -291,8 +272,7 @@ def narrow(table: Table, train: Rows) -> Table:
     values = table.frame[numeric].iloc[train]
     filled = values.fillna(values.median()).fillna(0.0).to_numpy()
     score = f_classif if schema.problem is ProblemKind.CLASSIFICATION else f_regression
-    with np.errstate(all="ignore"):
-        chosen = SelectKBest(score, k=kept_count).fit(filled, table.frame[schema.target].iloc[train].to_numpy())
+    chosen = SelectKBest(score, k=kept_count).fit(filled, table.frame[schema.target].iloc[train].to_numpy())
     kept = {*chosen.get_feature_names_out(numeric)}
     columns = [column for column in schema.columns if column.kind is not ColumnKind.NUMERIC or column.name in kept]
     note = f"{len(schema.columns) - len(columns)} numeric columns that tell least by themselves are left out"
@@ -336,38 +316,25 @@ def _common_words(texts: Any) -> tuple[str, ...]:
 def profile_table(table: Table, parts: Parts) -> dict[str, Any]:
     """Return a JSON object: problem, sizes of the parts, columns with their missing share, target summary, notes."""
     schema = table.schema
+    missing = table.frame.isna().mean()
+    untouched = [len(rows) for rows in parts.untouched]
     return {
         "target": schema.target,
         "problem": schema.problem.value,
         "rows": len(table.frame),
-        "parts": {
-            "train": len(parts.train),
-            "held_out": len(parts.held_out),
-            "untouched": [len(rows) for rows in parts.untouched],
-        },
-        "numeric_columns": len(schema.names(ColumnKind.NUMERIC)),
-        "categorical_columns": len(schema.names(ColumnKind.CATEGORICAL)),
-        "date_columns": len(schema.names(ColumnKind.DATE)),
-        "text_columns": len(schema.names(ColumnKind.TEXT)),
-        "missing_share": {
-            column.name: round(float(table.frame[column.name].isna().mean()), 4)
-            for column in schema.columns
-            if table.frame[column.name].isna().any()
-        },
-        "target_summary": _target_summary(table),
+        "parts": {"train": len(parts.train), "held_out": len(parts.held_out), "untouched": untouched},
+        **{f"{kind.value}_columns": len(schema.of_kind(kind)) for kind in ColumnKind},
+        "missing_share": {str(name): round(float(share), 4) for name, share in missing.items() if share},
+        "target_summary": _target_summary(table.frame[schema.target], schema.problem),
         "features": dict(describe(schema.columns)),
         "notes": list(schema.notes),
     }
 
 
-def _target_summary(table: Table) -> dict[str, Any]:
-    labels = table.frame[table.schema.target]
-    if table.schema.problem is ProblemKind.CLASSIFICATION:
-        shares = labels.value_counts(normalize=True)
-        return {str(label): round(float(shares[label]), 4) for label in table.schema.classes}
-    return {
-        "mean": round(float(labels.mean()), 6),
-        "deviation": round(float(labels.std()), 6),
-        "lowest": round(float(labels.min()), 6),
-        "highest": round(float(labels.max()), 6),
-    }
+def _target_summary(labels: Any, problem: ProblemKind) -> dict[str, Any]:
+    """Return the share of each class, or what the numbers are like."""
+    if problem is ProblemKind.CLASSIFICATION:
+        shares = labels.value_counts(normalize=True).sort_index().round(4)
+        return {str(label): share for label, share in shares.to_dict().items()}
+    summary = labels.agg(["mean", "std", "min", "max"]).round(6).tolist()
+    return dict(zip(("mean", "deviation", "lowest", "highest"), summary, strict=True))

@@ -7,7 +7,7 @@ something and stays text. The way in which a column is written stays with the mo
 import re
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
@@ -18,7 +18,6 @@ from apc_automl.data.table_schema import Column, ColumnKind, Schema, TableOption
 from apc_automl.errors import TableInvalid
 
 Values: TypeAlias = "pd.Series[Any]"
-Counts: TypeAlias = Mapping[str, int]
 
 MOMENT: Final = "%Y-%m-%dT%H:%M:%S"
 """How dates of a table that holds dates, not their texts, are written."""
@@ -128,31 +127,23 @@ class ReadColumn:
 
 def read_columns(frame: pd.DataFrame, separator: str, options: TableOptions) -> dict[str, ReadColumn]:
     """Return what each column is. Columns that hold no texts come back as they are."""
-    texts = {name: stripped(frame[name]) for name in frame.columns if holds_texts(frame[name])}
-    counts = {name: _counts(values) for name, values in texts.items()}
-    numbers = {name: _numbers_of(one) for name, one in counts.items()}
-    dates = {name: _date_forms(one) for name, one in counts.items() if _may_be_dates(numbers[name], one)}
-    columns = [one for name, one in numbers.items() if len(one) > len(counts[name]) / 2]
-    usual = options.decimal or _only({_sure_decimal(one) for one in columns})
-    first = _only({_order(forms) for forms in dates.values()}) or ("day" if usual == "," else "")
+    texts = {name: _Texts(name, frame[name]) for name in frame.columns if holds_texts(frame[name])}
+    usual = options.decimal or _only(one.sure_decimal for one in texts.values() if one.are_numbers)
+    first = _only(_order(*one.forms) for one in texts.values()) or ("day" if usual == "," else "")
     found = {}
     for name in frame.columns:
         if name not in texts:
             found[name] = _typed(frame[name])
-        elif dates.get(name):
-            found[name] = _as_dates(name, texts[name], counts[name], dates[name])
-            _choose_order(found[name], name, dates[name], first, separator, options.dates)
+        elif texts[name].forms:
+            found[name] = texts[name].as_dates(first, separator, options.dates)
         else:
-            decimal, doubt = _decimal(numbers[name], usual, separator)
-            found[name] = _as_numbers(name, texts[name], counts[name], numbers[name], options.decimal or decimal)
-            if doubt and found[name].kind is ColumnKind.NUMERIC:
-                found[name].notes.append(f"warning: column {name!r}: {doubt}")
+            found[name] = texts[name].as_numbers(usual, separator, options.decimal)
     return found
 
 
-def _only(found: set[str]) -> str:
+def _only(found: Iterable[str]) -> str:
     """Return what all that are sure agree on; empty without it."""
-    sure = found - {""}
+    sure = {*found} - {""}
     return sure.pop() if len(sure) == 1 else ""
 
 
@@ -198,91 +189,203 @@ def parse_number(text: str) -> Number | None:
     return Number(body, unit, "-" if is_negative else "", power, "".join(decimals)) if decimals else None
 
 
-def _sure_decimal(numbers: Mapping[str, Number]) -> str:
-    point, comma = (sum(sign in one.decimals for one in numbers.values()) for sign in ".,")
-    return "" if point == comma else "." if point > comma else ","
-
-
-def _decimal(numbers: Mapping[str, Number], usual: str, separator: str) -> tuple[str, str]:
-    """Return (the decimal sign of a column, what is doubtful about it)."""
-    sure = _sure_decimal(numbers)
-    doubtful = [text for text, one in numbers.items() if one.decimals == ".," and one.between & {*".,"}]
-    if sure or not doubtful:
-        return sure, ""
-    if usual:
-        return usual, ""
-    sign = "." if any("." in numbers[text].body for text in doubtful) else ","
-    small = [one for one in numbers.values() if not one.between]
-    is_thousands = len(small) >= len(numbers) / 50 and bool(small) and all(len(one.body) < 4 for one in small)
-    decimal = ("," if sign == "." else ".") if is_thousands else sign
-    if separator in (",", ""):
-        if decimal == ".":
-            return ".", ""
-        decimal = "."
-    text = doubtful[0]
-    read = numbers[text].value(decimal)
-    return decimal, f"{text!r} may have a decimal or a thousands sign, and is read as {read:g}; --decimal tells it"
-
-
-def _numbers_of(counts: Counts) -> dict[str, Number]:
-    """Return the texts that are numbers of one unit, if they may be a column of numbers; none of them else."""
-    found = {text: number for text in counts if (number := parse_number(text)) is not None}
-    is_whole = all(not one.between and not one.power for one in found.values())
-    names = [text for text in counts if _NAMES_SOMETHING.fullmatch(text)]
-    if any(len(text) <= MOST_DIGITS or is_whole for text in names) or _are_versions(counts):
-        return {}
-    units = Counter[str]()
-    for text, number in found.items():
-        units[number.unit] += counts[text]
-    named = [unit for unit in units if unit]
-    if not named or (len(named) == 1 and (not units[""] or not is_measure(named[0]))):
-        return found
-    usual = units.most_common(1)[0][0]
-    return {text: one for text, one in found.items() if one.unit == usual}
-
-
 def is_measure(unit: str) -> bool:
     """Return whether a number without this unit is another one: 12 % are not 12, but $ 12 are."""
     return not re.fullmatch(_MONEY, unit)
 
 
-def _as_numbers(name: str, texts: Values, counts: Counts, numbers: Mapping[str, Number], decimal: str) -> ReadColumn:
-    if counts and {text.casefold() for text in counts} <= TRUTHS.keys():
-        values = texts.map(lambda text: TRUTHS[text.casefold()], na_action="ignore").astype("float64")
-        return ReadColumn(values, ColumnKind.NUMERIC, unit=TRUTH)
-    read = {text: one for text, one in numbers.items() if (decimal or ".") in one.decimals}
-    odd = {text: count for text, count in counts.items() if text not in read}
-    if not _are_few(odd, counts):
-        share = 1 - sum(odd.values()) / max(1, sum(counts.values()))
-        is_told = share >= TEXT_SHARE and len(read) >= LEAST_NUMBERS
-        return ReadColumn(texts, notes=_of_text(name, odd, "numbers") if is_told else _of_unread(name, counts))
-    found = ReadColumn(texts, ColumnKind.NUMERIC, decimal=decimal, missing=tuple(sorted(odd)))
-    found.values = texts.map({text: one.value(decimal) for text, one in read.items()}).astype("float64")
-    found.thousands = "".join(sorted({sign for one in read.values() for sign in one.between} - {decimal}))
-    found.notes = _of_odd_cells(name, texts, odd, "number")
-    example = next((text for text, one in read.items() if one.unit), None)
-    if example is not None:
-        found.unit, value = read[example].unit, read[example].value(decimal)
-        found.notes.append(f"column {name!r} is read without its {found.unit}: {example!r} is {value:g}")
-    return found
+class _Texts:
+    """The different texts of a column, how often each stands there, and what they may be."""
 
+    def __init__(self, name: str, values: Values) -> None:
+        self.name = name
+        self.values = stripped(values)
+        self.counts = {str(text): int(count) for text, count in self.values.value_counts(sort=False).items()}
+        self.whole = sum(self.counts.values())
+        self.parsed = {text: one for text in self.counts if (one := parse_number(text)) is not None}
+        self.numbers = self._of_one_unit()
+        self.are_numbers = len(self.numbers) > len(self.counts) / 2
+        self.forms = self._date_forms()
 
-def _may_be_dates(numbers: Mapping[str, Number], counts: Counts) -> bool:
-    """Return whether texts that are numbers in part may be dates all the same."""
-    return len(numbers) < len(counts) / 2 or all(_DAY_NUMBER.fullmatch(text) for text in numbers)
+    @property
+    def sure_decimal(self) -> str:
+        """The decimal sign with which more of the texts are numbers than with the other."""
+        point, comma = (sum(sign in one.decimals for one in self.numbers.values()) for sign in ".,")
+        return "" if point == comma else "." if point > comma else ","
 
+    def _count(self, texts: Iterable[str]) -> int:
+        return sum(self.counts[text] for text in texts)
 
-def _date_forms(counts: Counts) -> list[str]:
-    """Return the ways to write dates in which as many cells as in no other are dates; none where they are no dates."""
-    likely = [text for text in counts if _LIKE_A_DATE.fullmatch(text) and text.casefold() not in MISSING]
-    if len(likely) < len(counts) / 2 or not likely:
-        return []
-    if all(map(str.isdigit, likely)) and len(likely) < min(LEAST_DAYS, sum(counts.values())):
-        return []
-    distinct, weights = pd.Series(list(counts), dtype=object), pd.Series(list(counts.values()))
-    sums = {form: int(weights[_parsed(distinct, form).notna()].sum()) for form in _guessed(likely)}
-    best = max(sums.values(), default=0)
-    return [form for form, one in sums.items() if one == best] if best > sum(counts.values()) / 2 else []
+    def _of_one_unit(self) -> dict[str, Number]:
+        """Return the texts that are numbers of one unit, if they may be a column of numbers; none of them else."""
+        found = self.parsed
+        is_whole = all(not one.between and not one.power for one in found.values())
+        names = [text for text in self.counts if _NAMES_SOMETHING.fullmatch(text)]
+        if any(len(text) <= MOST_DIGITS or is_whole for text in names) or self._are_versions():
+            return {}
+        units = Counter[str]()
+        for text, number in found.items():
+            units[number.unit] += self.counts[text]
+        named = [unit for unit in units if unit]
+        if not named or (len(named) == 1 and (not units[""] or not is_measure(named[0]))):
+            return found
+        usual = units.most_common(1)[0][0]
+        return {text: one for text, one in found.items() if one.unit == usual}
+
+    def _are_versions(self) -> bool:
+        """Return whether 1.1 and 1.10 differ: of numbers that people type, some begin with a zero behind the point."""
+        if not all(_VERSION.fullmatch(text) for text in self.counts):
+            return False
+        return any(text.endswith("0") and text[:-1] in self.counts and not text.endswith(".0") for text in self.counts)
+
+    def as_numbers(self, usual: str, separator: str, told: str | None) -> ReadColumn:
+        """Return a column of numbers or truths, or of texts where the cells are neither.
+
+        Args:
+            usual: the decimal sign of the other columns; empty where they tell none.
+            told: the decimal sign that the user names.
+        """
+        read = {text: TRUTHS[text.casefold()] for text in self.counts if text.casefold() in TRUTHS}
+        if read and len(read) == len(self.counts):
+            return ReadColumn(self.values.map(read).astype("float64"), ColumnKind.NUMERIC, unit=TRUTH)
+        decimal, doubt = (told, "") if told else self._decimal(usual, separator)
+        numbers = {text: one for text, one in self.numbers.items() if (decimal or ".") in one.decimals}
+        odd = self.counts.keys() - numbers.keys()
+        if not self._are_few(odd):
+            is_told = self._count(numbers) >= TEXT_SHARE * max(1, self.whole) and len(numbers) >= LEAST_NUMBERS
+            return ReadColumn(self.values, notes=self._of_text(odd, "numbers") if is_told else self._of_unread())
+        read = {text: one.value(decimal) for text, one in numbers.items()}
+        found = ReadColumn(self.values.map(read).astype("float64"), ColumnKind.NUMERIC, decimal=decimal)
+        found.missing, found.notes = tuple(sorted(odd)), self._of_odd_cells(odd, "number")
+        found.thousands = "".join(sorted({sign for one in numbers.values() for sign in one.between} - {decimal}))
+        example = next((text for text, one in numbers.items() if one.unit), None)
+        if example is not None:
+            found.unit = numbers[example].unit
+            said = f"is read without its {found.unit}: {example!r} is {read[example]:g}"
+            found.notes.append(f"column {self.name!r} {said}")
+        found.notes += [f"warning: column {self.name!r}: {doubt}"] if doubt else []
+        return found
+
+    def _decimal(self, usual: str, separator: str) -> tuple[str, str]:
+        """Return (the decimal sign, what is doubtful about it)."""
+        sure, numbers = self.sure_decimal, self.numbers
+        doubtful = [text for text, one in numbers.items() if one.decimals == ".," and one.between & {*".,"}]
+        if sure or not doubtful or usual:
+            return sure or (usual if doubtful else ""), ""
+        sign = "." if any("." in numbers[text].body for text in doubtful) else ","
+        small = [one for one in numbers.values() if not one.between]
+        is_thousands = len(small) >= len(numbers) / 50 and bool(small) and all(len(one.body) < 4 for one in small)
+        decimal = ("," if sign == "." else ".") if is_thousands else sign
+        if separator in (",", ""):
+            if decimal == ".":
+                return ".", ""
+            decimal = "."
+        read = numbers[doubtful[0]].value(decimal)
+        said = f"{doubtful[0]!r} may have a decimal or a thousands sign, and is read as {read:g}; --decimal tells it"
+        return decimal, said
+
+    def _date_forms(self) -> list[str]:
+        """Return the ways to write dates in which as many cells as in no other are dates; none where they are no dates.
+
+        Texts that are numbers may be dates all the same.
+        """
+        if len(self.numbers) >= len(self.counts) / 2 and not all(map(_DAY_NUMBER.fullmatch, self.numbers)):
+            return []
+        likely = [text for text in self.counts if _LIKE_A_DATE.fullmatch(text) and text.casefold() not in MISSING]
+        if len(likely) < len(self.counts) / 2 or not likely:
+            return []
+        if all(map(str.isdigit, likely)) and len(likely) < min(LEAST_DAYS, self.whole):
+            return []
+        sums = {form: self.whole - self._count(self._no_dates(form)) for form in _guessed(likely)}
+        best = max(sums.values(), default=0)
+        return [form for form, one in sums.items() if one == best] if best > self.whole / 2 else []
+
+    def _no_dates(self, form: str) -> list[str]:
+        distinct = pd.Series([*self.counts], dtype=object)
+        return distinct[_parsed(distinct, form).isna()].tolist()
+
+    def as_dates(self, first: str, separator: str, told: str | None) -> ReadColumn:
+        """Return a column of dates, or of texts where too many cells are none.
+
+        Args:
+            first: what is first in the dates of other columns, `day` or `month`; empty where they do not tell it.
+            told: what the user says of it.
+        """
+        odd = self._no_dates(self.forms[0])
+        if not self._are_few(odd):
+            return ReadColumn(self.values, notes=self._of_text(odd, f"dates, {self.forms[0]}"))
+        known = self.values.where(~self.values.isin(odd), None)
+        form, chosen = self._choose_order(known, first, separator, told)
+        notes = [*self._of_odd_cells(odd, "date"), *self._of_late_years(known), *chosen]
+        return ReadColumn(known, ColumnKind.DATE, form, missing=tuple(sorted(odd)), notes=notes)
+
+    def _of_late_years(self, values: Values) -> list[str]:
+        years = _parsed(values, self.forms[0]).dt.year
+        late = years[years >= _LATE_YEAR] if "%y" in self.forms[0] else years[:0]
+        if late.empty:
+            return []
+        said = f"{values[late.index[0]]!r} is read as a date of {late.iloc[0]:.0f}; write years with four digits"
+        return [f"warning: column {self.name!r}: {said}"]
+
+    def _choose_order(self, values: Values, first: str, separator: str, told: str | None) -> tuple[str, list[str]]:
+        """Return how the dates are written, and a note where no cell tells whether the day or the month is first.
+
+        A dot between day and month is written where the day is first, and so is a decimal comma; another column of
+        dates tells it, too, and so do rows that are in order in one of both ways. Without any of them it is a warning.
+        """
+        forms = {_order(form): form for form in reversed(self.forms)}
+        if not {"day", "month"} <= forms.keys():
+            return self.forms[0], []
+        likely = first or ("day" if "." in forms["month"] else _order_of_rows(values, forms))
+        usual = "day" if separator == ";" or "/" not in forms["month"] else "month"
+        order = told.partition("-")[0] if told else likely or usual
+        example = str(values.dropna().iloc[0])
+        said = f"column {self.name!r}: {example!r} is read with the {order} first ({forms[order]}); --dates tells it"
+        return forms[order], [] if told else [said if likely else f"warning: {said}"]
+
+    def _are_few(self, odd: Collection[str]) -> bool:
+        """Return whether a column is what its cells are but for these."""
+        lost = self._count(odd)
+        unknown = [text for text in odd if text.casefold() not in MISSING]
+        if not self.counts or len(odd) == len(self.counts) or lost >= self.whole / 2:
+            return False
+        if len(unknown) == 1 and not any(map(str.isdigit, unknown[0])):
+            return self.whole - lost > LEAST_NUMBERS and len(self.counts) - len(odd) > LEAST_NUMBERS
+        return len(unknown) <= MOST_ODD and self._count(unknown) <= max(1, ODD_SHARE * self.whole)
+
+    def _most_frequent(self, texts: Collection[str]) -> str:
+        return max((text for text in self.counts if text in texts), key=self.counts.__getitem__)
+
+    def _of_text(self, odd: Collection[str], what: str) -> list[str]:
+        example = self._most_frequent(odd)[:LONGEST_EXAMPLE]
+        return [
+            f"warning: column {self.name!r} has {what}, but {self._count(odd)} of its cells are none, such as "
+            f"{example!r}: it is read as text; mend those cells"
+        ]
+
+    def _of_unread(self) -> list[str]:
+        """Warn of dates, times, versions, or numbers of several units, none of which is read as what it is."""
+        dates = [text for text in self.counts if _UNREAD_DATE.fullmatch(text)]
+        units = sorted({one.unit for one in self.parsed.values()})
+        are_numbers = len(self.parsed) == len(self.counts)
+        if self._count(dates) > TEXT_SHARE * self.whole:
+            why = f"has dates or times such as {dates[0]!r}, which are not read"
+        elif self._are_versions():
+            why = "has numbers with and without a zero at their end, as the names of versions are written"
+        elif are_numbers and len(units) > 1 and all(one in _UNITS or not is_measure(one) for one in units):
+            why = f"has numbers of several units, {' and '.join(units)}"
+        else:
+            return []
+        return [f"warning: column {self.name!r} {why}: it is read as text"]
+
+    def _of_odd_cells(self, odd: Collection[str], what: str) -> list[str]:
+        if not odd:
+            return []
+        first, count = self._most_frequent(odd), self._count(odd)
+        row = int((self.values == first).to_numpy().argmax()) + 1
+        cells = f"{'1 cell is' if count == 1 else f'{count} cells are'} no {what} and counts as missing"
+        said = f"column {self.name!r}: {cells}, such as {first[:LONGEST_EXAMPLE]!r} in row {row}"
+        return [said if all(text.casefold() in MISSING for text in odd) else f"warning: {said}"]
 
 
 def _guessed(likely: Sequence[str]) -> list[str]:
@@ -302,24 +405,8 @@ def _parsed(texts: Values, form: str) -> Values:
     return pd.to_datetime(texts, format=form, errors="coerce", utc=True)
 
 
-def _as_dates(name: str, texts: Values, counts: Counts, forms: list[str]) -> ReadColumn:
-    distinct = pd.Series(list(counts), dtype=object)
-    odd = {text: counts[text] for text in distinct[_parsed(distinct, forms[0]).isna()]}
-    if not _are_few(odd, counts):
-        return ReadColumn(texts, notes=_of_text(name, odd, f"dates, {forms[0]}"))
-    known = texts.where(~texts.isin(list(odd)), None)
-    notes = _of_odd_cells(name, texts, odd, "date")
-    late = distinct[_parsed(distinct, forms[0]).dt.year >= _LATE_YEAR] if "%y" in forms[0] else distinct[:0]
-    if len(late):
-        year = _parsed(late, forms[0]).iloc[0].year
-        notes.append(
-            f"warning: column {name!r}: {late.iloc[0]!r} is read as a date of {year}; write years with four digits"
-        )
-    return ReadColumn(known, ColumnKind.DATE, forms[0], missing=tuple(sorted(odd)), notes=notes)
-
-
-def _order(forms: list[str]) -> str:
-    """Return what is first in the dates of a column, `day` or `month`; empty where both may be, or nobody can err."""
+def _order(*forms: str) -> str:
+    """Return what is first in dates, `day` or `month`; empty where both may be, or nobody can err."""
     found = set()
     for form in forms:
         day, month = form.find("%d"), form.find("%m")
@@ -328,89 +415,10 @@ def _order(forms: list[str]) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def _choose_order(read: ReadColumn, name: str, forms: list[str], first: str, separator: str, told: str | None) -> None:
-    """Choose whether the day or the month is first in a column of which no cell tells it, and say so.
-
-    A dot between day and month is written where the day is first, and so is a decimal comma; another column of dates
-    tells it, too, and so do rows that are in order in one of both ways. Without any of them it is a warning.
-    """
-    month = [form for form in forms if _order([form]) == "month"]
-    if read.kind is not ColumnKind.DATE or not month or len(month) == len(forms):
-        return
-    likely = first or ("day" if "." in month[0] else _order_of_rows(read.values, forms))
-    usual = "day" if separator == ";" or "/" not in month[0] else "month"
-    order = told.partition("-")[0] if told else likely or usual
-    read.date_format = next(form for form in forms if _order([form]) == order)
-    if not told:
-        example = str(read.values.dropna().iloc[0])
-        said = f"column {name!r}: {example!r} is read with the {order} first ({read.date_format}); --dates tells it"
-        read.notes.append(said if likely else f"warning: {said}")
-
-
-def _order_of_rows(values: Values, forms: list[str]) -> str:
+def _order_of_rows(values: Values, forms: Mapping[str, str]) -> str:
     """Return which order of day and month has the rows in time; empty where both have, or none."""
-    dates = {_order([form]): _parsed(values.dropna(), form) for form in forms}
-    sorted_ = {order for order, one in dates.items() if one.is_monotonic_increasing and one.nunique() > LEAST_DAYS}
-    return _only(sorted_)
-
-
-def _are_few(odd: Counts, counts: Counts) -> bool:
-    """Return whether a column is what its cells are but for these."""
-    whole, lost = sum(counts.values()), sum(odd.values())
-    unknown = {text: count for text, count in odd.items() if text.casefold() not in MISSING}
-    if not counts or len(odd) == len(counts) or lost >= whole / 2:
-        return False
-    if len(unknown) == 1 and not any(sign.isdigit() for sign in next(iter(unknown))):
-        return whole - lost > LEAST_NUMBERS and len(counts) - len(odd) > LEAST_NUMBERS
-    return len(unknown) <= MOST_ODD and sum(unknown.values()) <= max(1, ODD_SHARE * whole)
-
-
-def _of_text(name: str, odd: Counts, what: str) -> list[str]:
-    example = max(odd, key=lambda text: odd[text])[:LONGEST_EXAMPLE]
-    return [
-        f"warning: column {name!r} has {what}, but {sum(odd.values())} of its cells are none, such as {example!r}: "
-        "it is read as text; mend those cells"
-    ]
-
-
-def _of_unread(name: str, counts: Counts) -> list[str]:
-    """Warn of a column of dates, times, versions, or numbers of several units, none of which is read as what it is."""
-    whole = sum(counts.values())
-    dates = [text for text in counts if _UNREAD_DATE.fullmatch(text)]
-    numbers = [one for text in counts if (one := parse_number(text)) is not None]
-    units = sorted({one.unit for one in numbers})
-    if sum(counts[text] for text in dates) > TEXT_SHARE * whole:
-        why = f"has dates or times such as {dates[0]!r}, which are not read"
-    elif _are_versions(counts):
-        why = "has numbers with and without a zero at their end, as the names of versions are written"
-    elif len(numbers) == len(counts) and len(units) > 1 and all(one in _UNITS or not is_measure(one) for one in units):
-        why = f"has numbers of several units, {' and '.join(units)}"
-    else:
-        return []
-    return [f"warning: column {name!r} {why}: it is read as text"]
-
-
-def _are_versions(counts: Counts) -> bool:
-    """Return whether 1.1 and 1.10 differ: of numbers that people type, some begin with a zero behind the point."""
-    if not all(_VERSION.fullmatch(text) for text in counts):
-        return False
-    return any(text.endswith("0") and text[:-1] in counts and not text.endswith(".0") for text in counts)
-
-
-def _of_odd_cells(name: str, texts: Values, odd: Counts, what: str) -> list[str]:
-    if not odd:
-        return []
-    first = max(odd, key=lambda text: odd[text])
-    row = int((texts == first).to_numpy().argmax()) + 1
-    count = sum(odd.values())
-    cells = "1 cell is no" if count == 1 else f"{count} cells are no"
-    is_usual = all(text.casefold() in MISSING for text in odd)
-    said = f"column {name!r}: {cells} {what} and counts as missing, such as {first[:LONGEST_EXAMPLE]!r} in row {row}"
-    return [said if is_usual else f"warning: {said}"]
-
-
-def _counts(texts: Values) -> dict[str, int]:
-    return {str(text): int(count) for text, count in texts.value_counts(sort=False).items()}
+    dates = {order: _parsed(values.dropna(), form) for order, form in forms.items()}
+    return _only(order for order, one in dates.items() if one.is_monotonic_increasing and one.nunique() > LEAST_DAYS)
 
 
 def as_stored(values: Values, column: Column) -> Values:

@@ -14,10 +14,10 @@ import zipfile
 import zlib
 from collections import Counter, deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import pandas as pd
 
@@ -93,9 +93,11 @@ def read_source(path: Path, options: TableOptions | None = None) -> TableFile:
     Raises:
         TableInvalid: with one sentence and the remedy, when the file cannot be read.
     """
+    options = options or TableOptions()
     _check_file(path)
     try:
-        source = _workbook(path) or _read_unpacked(path, options or TableOptions())
+        with path.open("rb") as file:
+            source = _read_file(file, path, options)
     except _BROKEN as error:
         raise TableInvalid(f"{path} cannot be read: {error}") from error
     frame = source.frame
@@ -107,7 +109,7 @@ def read_source(path: Path, options: TableOptions | None = None) -> TableFile:
         twice = sorted(frame.columns[frame.columns.duplicated()])[0]
         raise TableInvalid(f"{path} has two columns of one name, {twice!r}; rename one of them")
     words = f"read {len(frame):,} rows, {len(frame.columns)} columns: {source.words}"
-    return TableFile(frame, words, source.mended, source.separator, source.header)
+    return replace(source, words=words)
 
 
 def _check_file(path: Path) -> None:
@@ -123,45 +125,37 @@ def _check_file(path: Path) -> None:
         raise TableInvalid(f"{path} is a pipe or a device; write the table to a file and name that with --data")
 
 
-def _workbook(path: Path) -> TableFile | None:
-    if not zipfile.is_zipfile(path):
-        return None
-    with zipfile.ZipFile(path) as archive:
-        if not is_workbook(archive):
-            return None
-    frame, how = read_workbook(path, LARGEST_TABLE)
-    return TableFile(frame, ", ".join(how))
+def _read_file(file: BinaryIO, path: Path, options: TableOptions) -> TableFile:
+    """Read what the first bytes say that it is: a workbook, a parquet file, or a text, which may be packed."""
+    start = file.read(4)
+    file.seek(0)
+    if start[:2] == b"\x1f\x8b":
+        with gzip.open(file) as packed:
+            return _read_bytes(_bounded(packed, path), path, options, ["gzip"])
+    if start != b"PK\x03\x04":
+        return _read_bytes(_bounded(file, path), path, options, [])
+    with zipfile.ZipFile(file) as archive:
+        names = [entry for entry in archive.infolist() if not entry.is_dir()]
+        if is_workbook(archive):
+            frame, how = read_workbook(path, LARGEST_TABLE)
+            return TableFile(frame, ", ".join(how))
+        if len(names) != 1:
+            raise TableInvalid(f"{path} holds {len(names)} files; unpack it and name one of them with --data")
+        if names[0].file_size > LARGEST_TABLE:
+            raise _too_large(path)
+        with archive.open(names[0]) as packed:
+            return _read_bytes(_bounded(packed, path), path, options, ["zip"])
 
 
-def _read_unpacked(path: Path, options: TableOptions) -> TableFile:
-    data, packing = _unpacked(path)
+def _read_bytes(data: bytes, path: Path, options: TableOptions, packing: list[str]) -> TableFile:
     if data[_TAR_MARK] == b"ustar":
         raise TableInvalid(f"{path} is an archive of files (tar); unpack it and name one of them with --data")
-    if data[:4] == _PARQUET:
-        return TableFile(read_parquet(data, path, LARGEST_TABLE), ", ".join(["parquet", *packing]))
     if data[:4] == OLD_WORKBOOK:
         raise TableInvalid(f"{path} is a workbook of Excel 2003 or before; save it as .xlsx or CSV")
+    if data[:4] == _PARQUET:
+        return TableFile(read_parquet(data, path, LARGEST_TABLE), ", ".join(["parquet", *packing]))
     text, encoding = _decoded(data, path, options.encoding)
     return _read_text(text, path, options, [encoding, *packing])
-
-
-def _unpacked(path: Path) -> tuple[bytes, list[str]]:
-    with path.open("rb") as file:
-        start = file.read(4)
-        file.seek(0)
-        if start[:2] == b"\x1f\x8b":
-            with gzip.open(file) as packed:
-                return _bounded(packed, path), ["gzip"]
-        if start == b"PK\x03\x04":
-            with zipfile.ZipFile(file) as archive:
-                names = [name for name in archive.namelist() if not name.endswith("/")]
-                if len(names) != 1:
-                    raise TableInvalid(f"{path} holds {len(names)} files; unpack it and name one of them with --data")
-                if archive.getinfo(names[0]).file_size > LARGEST_TABLE:
-                    raise _too_large(path)
-                with archive.open(names[0]) as packed:
-                    return _bounded(packed, path), ["zip"]
-        return _bounded(file, path), []
 
 
 def _bounded(file: Any, path: Path) -> bytes:
@@ -194,28 +188,22 @@ def _too_many_cells(path: Path, seen: str = "") -> TableInvalid:
 
 
 def _decoded(data: bytes, path: Path, given: str | None) -> tuple[str, str]:
+    """Return the text and its encoding: the one that is told, or the first that fits."""
     if given is not None:
-        try:
-            return data.decode(given).removeprefix("\ufeff"), given
-        except (LookupError, UnicodeError) as error:
-            raise TableInvalid(f"{path} is not {given}: {error}; name another --encoding") from error
-    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        try:
-            return data.decode("utf-16"), "UTF-16"
-        except UnicodeDecodeError as error:
-            raise TableInvalid(f"{path} is no text: {error}; name its --encoding") from error
-    if b"\0" in data[:4096]:
+        names = {given: given}
+    elif data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        names = {"utf-16": "UTF-16"}
+    elif b"\0" in data[:4096]:
         raise TableInvalid(f"{path} is no text file; --data must name a CSV, Excel or parquet file")
-    try:
-        return data.decode("utf-8-sig"), "UTF-8"
-    except UnicodeDecodeError:
-        pass
-    if _WINDOWS.search(data):
+    else:
+        windows = {"cp1252": "Windows-1252"} if _WINDOWS.search(data) else {}
+        names = {"utf-8-sig": "UTF-8", **windows, "latin-1": "Latin-1"}
+    for encoding, name in names.items():
         try:
-            return data.decode("cp1252"), "Windows-1252"
-        except UnicodeDecodeError:
-            pass
-    return data.decode("latin-1"), "Latin-1"
+            return data.decode(encoding).removeprefix("\ufeff"), name
+        except (LookupError, UnicodeError) as error:
+            why = error
+    raise TableInvalid(f"{path} is not {name}: {why}; name another --encoding") from why
 
 
 def _read_text(text: str, path: Path, options: TableOptions, how: list[str]) -> TableFile:
@@ -333,7 +321,6 @@ def _cells(data: bytes, dialect: _Dialect, options: TableOptions, path: Path) ->
     if has_header and usual == len(names) + 1 and _numbers_rows(dialect.rows[1:]):
         names.insert(0, "row")
         mended.append("the header has no name for the first column, which numbers the rows: it is called 'row'")
-    _refuse_repeated_names(names, path)
     width = max(1, len(names))
     short, ended, rows, last = _check_lines(data, dialect, width, has_header)
     if rows * width * _BYTES_OF_AN_EMPTY_CELL > MOST_MEMORY:
@@ -383,12 +370,6 @@ def _numbers_rows(rows: list[list[str]]) -> bool:
     except ValueError:
         return False
     return len(numbers) > 2 and numbers[0] in (0, 1) and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
-
-
-def _refuse_repeated_names(names: list[str], path: Path) -> None:
-    twice = sorted(name for name, count in Counter(names).items() if name and count > 1)
-    if twice:
-        raise TableInvalid(f"{path} has two columns of one name, {twice[0]!r}; rename one of them")
 
 
 def _records(data: bytes, dialect: _Dialect) -> Iterator[tuple[list[str], int]]:

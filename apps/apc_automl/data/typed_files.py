@@ -119,12 +119,8 @@ def _sheet_frame(rows: list[Row], path: Path) -> pd.DataFrame:
         head.pop()
     if None in head or any(cell is not None for row in rows[1:] for cell in row[len(head) :]):
         raise TableInvalid(f"{path}: the first row of a sheet names the columns, and a column has no name there")
-    columns: dict[str, pd.Series[Any]] = {}
-    for place, name in enumerate(str(name) for name in head):
-        if name in columns:
-            raise TableInvalid(f"{path} has two columns of one name, {name!r}; rename one of them")
-        columns[name] = _column(list(_cells(rows[1:], place)))
-    return pd.DataFrame(columns)
+    columns = [_column(list(_cells(rows[1:], place))).rename(name) for place, name in enumerate(head)]
+    return pd.concat(columns, axis=1)
 
 
 def _column(cells: list[Any]) -> "pd.Series[Any]":

@@ -28,6 +28,10 @@ MISSING: Final = frozenset(
 TRUTHS: Final = {"true": 1.0, "false": 0.0}
 TRUTH: Final = "true/false"
 """The unit of a column of these."""
+TIME: Final = "time of day"
+"""The unit of a column of hours that were written as times of day."""
+MIDNIGHT: Final = "midnight"
+"""The unit of a column of dates with times, some of which had none."""
 LARGEST_NUMBER = 3e38
 """Trees hold no larger ones."""
 ODD_SHARE = 0.02
@@ -38,6 +42,8 @@ TEXT_SHARE = 0.8
 """Of this share of numbers on, a column that is read as text is told of."""
 LEAST_NUMBERS = 10
 """Different numbers in it: few with a text between are categories."""
+LEAST_HOURS = 3
+"""Different ones in times such as `8:30` alone: ratios and scores are written so, too."""
 LONGEST_EXAMPLE = 20
 LONGEST_NUMBER = 60
 """Signs."""
@@ -77,12 +83,41 @@ _TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 """After a short year; ways to write dates that pandas does not guess."""
 _LATE_YEAR = 2050
 """A short year from 50 to 68 is read as one of this century, and a birthday of 1955 is none of it."""
+_MONTHS: Final = {
+    name: english
+    for english, names in {
+        "January": "january jan januar jänner jän janvier janv enero ene gennaio gen januari janeiro",
+        "February": "february feb februar feber février févr febrero febbraio februari fevereiro fev",
+        "March": "march mar märz mär mrz mars marzo maart mrt março",
+        "April": "april apr avril avr abril abr aprile",
+        "May": "may mai mayo maggio mag mei maio",
+        "June": "june jun juni juin junio giugno giu junho",
+        "July": "july jul juli juillet juil julio luglio lug julho",
+        "August": "august aug août agosto ago augustus",
+        "September": "september sep sept septembre septiembre settembre set setembro",
+        "October": "october oct oktober okt octobre octubre ottobre ott outubro out",
+        "November": "november nov novembre noviembre novembro",
+        "December": "december dec dezember dez décembre déc diciembre dic dicembre dezembro",
+    }.items()
+    for name in names.split()
+}
+_ENGLISH_MONTHS = {name.casefold() for english in _MONTHS.values() for name in (english, english[:3])}
+_NAMED_DATE = re.compile(
+    rf"(?:[^\W\d]+\.?,? )?(?P<day>(?:\d{{1,2}}(?:er|º|°)?\.?[ \-])?)(?:de )?(?P<month>{'|'.join(_MONTHS)})\.?"
+    r"(?P<between>[ \-])(?:de )?(?P<year>\d{4})(?:,? (?:um )?(?P<time>\d{1,2}:\d\d(?::\d\d)?)(?: Uhr| ?h)?)?",
+    re.IGNORECASE,
+)
+_LIKE_A_TIME = re.compile(r"\d{1,2}(:\d\d.*|h\d\d|(\.\d\d)? ?(Uhr|[AaPp]\.?[Mm]\.?))")
+_TIMES_OF_DAY = (
+    *("%H:%M", "%H:%M:%S", "%H:%M Uhr", "%H.%M Uhr", "%H Uhr", "%H:%M h", "%Hh%M"),
+    *("%I:%M %p", "%I:%M%p", "%I:%M:%S %p", "%I %p", "%I%p"),
+)
 _UNREAD_DATE = re.compile(
     r"(\w{2,5}\.?,? )?\d{1,2}\.? (de )?[^\W\d]{3,10}\.? (de )?\d{4}"
     r"|\d{1,2}[:.]\d\d( Uhr| ?h| ?[AaPp]\.?[Mm]\.?)"
     r"|\d{1,2}:\d\d"
 )
-"""A date with a month's name in another language, or a time of day."""
+"""A date with a month's name in a language that is not known, or a time of day with an hour that no day has."""
 _UNITS: Final = frozenset("mg g kg t lb oz mm cm m km in ft ml l ms s min h d % ‰ °C °F K W kW MW Wh kWh MWh".split())
 _VERSION = re.compile(r"\d{1,2}\.(0|[1-9]\d?)")
 
@@ -199,10 +234,11 @@ class _Texts:
 
     def __init__(self, name: str, values: Values) -> None:
         self.name = name
-        self.values = stripped(values)
+        self.values = _with_english_months(stripped(values))
         self.counts = {str(text): int(count) for text, count in self.values.value_counts(sort=False).items()}
         self.whole = sum(self.counts.values())
         self.parsed = {text: one for text in self.counts if (one := parse_number(text)) is not None}
+        self.parsed = {text: one for text, one in self.parsed.items() if not _LIKE_A_TIME.fullmatch(text)}
         self.numbers = self._of_one_unit()
         self.are_numbers = len(self.numbers) > len(self.counts) / 2
         self.forms = self._date_forms()
@@ -239,15 +275,20 @@ class _Texts:
         return any(text.endswith("0") and text[:-1] in self.counts and not text.endswith(".0") for text in self.counts)
 
     def as_numbers(self, usual: str, separator: str, told: str | None) -> ReadColumn:
-        """Return a column of numbers or truths, or of texts where the cells are neither.
+        """Return a column of numbers, truths or times of day, or of texts where the cells are none of these.
 
         Args:
             usual: the decimal sign of the other columns; empty where they tell none.
             told: the decimal sign that the user names.
         """
-        read = {text: TRUTHS[text.casefold()] for text in self.counts if text.casefold() in TRUTHS}
-        if read and len(read) == len(self.counts):
-            return ReadColumn(self.values.map(read).astype("float64"), ColumnKind.NUMERIC, unit=TRUTH)
+        truths = truths_in(self.counts)
+        if truths and self._are_few(others := self.counts.keys() - truths.keys()) and _are_missing(others):
+            return self._numeric(truths, unit=TRUTH)
+        times = times_in(self.counts)
+        if times and self._are_few(self.counts.keys() - times.keys()) and _are_of_a_day(times):
+            example = next(iter(times))
+            said = f"column {self.name!r} is a time of day, in hours: {example!r} is {times[example]:g}"
+            return self._numeric(times, said, unit=TIME)
         decimal, doubt = (told, "") if told else self._decimal(usual, separator)
         numbers = {text: one for text, one in self.numbers.items() if (decimal or ".") in one.decimals}
         odd = self.counts.keys() - numbers.keys()
@@ -255,16 +296,20 @@ class _Texts:
             is_told = self._count(numbers) >= TEXT_SHARE * max(1, self.whole) and len(numbers) >= LEAST_NUMBERS
             return ReadColumn(self.values, notes=self._of_text(odd, "numbers") if is_told else self._of_unread())
         read = {text: one.value(decimal) for text, one in numbers.items()}
-        found = ReadColumn(self.values.map(read).astype("float64"), ColumnKind.NUMERIC, decimal=decimal)
-        found.missing, found.notes = tuple(sorted(odd)), self._of_odd_cells(odd, "number")
-        found.thousands = "".join(sorted({sign for one in numbers.values() for sign in one.between} - {decimal}))
-        example = next((text for text, one in numbers.items() if one.unit), None)
-        if example is not None:
-            found.unit = numbers[example].unit
-            said = f"is read without its {found.unit}: {example!r} is {read[example]:g}"
-            found.notes.append(f"column {self.name!r} {said}")
-        found.notes += [f"warning: column {self.name!r}: {doubt}"] if doubt else []
-        return found
+        notes = [f"warning: column {self.name!r}: {doubt}"] if doubt else []
+        example = next((text for text, one in numbers.items() if one.unit), "")
+        unit = numbers[example].unit if example else ""
+        if example:
+            notes.insert(0, f"column {self.name!r} is read without its {unit}: {example!r} is {read[example]:g}")
+        signs = {sign for one in numbers.values() for sign in one.between} - {decimal}
+        return self._numeric(read, *notes, unit=unit, decimal=decimal, thousands="".join(sorted(signs)))
+
+    def _numeric(self, read: Mapping[str, float], *said: str, **written: str) -> ReadColumn:
+        """Return a column of numbers, in which every other text counts as missing."""
+        odd = self.counts.keys() - read.keys()
+        notes = [*self._of_odd_cells(odd, "number"), *said]
+        values = self.values.map(read).astype("float64")
+        return ReadColumn(values, ColumnKind.NUMERIC, missing=tuple(sorted(odd)), notes=notes, **written)
 
     def _decimal(self, usual: str, separator: str) -> tuple[str, str]:
         """Return (the decimal sign, what is doubtful about it)."""
@@ -302,7 +347,7 @@ class _Texts:
 
     def _no_dates(self, form: str) -> list[str]:
         distinct = pd.Series([*self.counts], dtype=object)
-        return distinct[_parsed(distinct, form).isna()].tolist()
+        return distinct[_parsed(with_midnight(distinct, form), form).isna()].tolist()
 
     def as_dates(self, first: str, separator: str, told: str | None) -> ReadColumn:
         """Return a column of dates, or of texts where too many cells are none.
@@ -316,8 +361,14 @@ class _Texts:
             return ReadColumn(self.values, notes=self._of_text(odd, f"dates, {self.forms[0]}"))
         known = self.values.where(~self.values.isin(odd), None)
         form, chosen = self._choose_order(known, first, separator, told)
-        notes = [*self._of_odd_cells(odd, "date"), *self._of_late_years(known), *chosen]
-        return ReadColumn(known, ColumnKind.DATE, form, missing=tuple(sorted(odd)), notes=notes)
+        whole = with_midnight(known, form)
+        notes = [*self._of_odd_cells(odd, "date"), *self._of_late_years(whole), *chosen]
+        without = known[(whole != known) & known.notna()]
+        if len(without):
+            said = f"{len(without)} dates have no time of day and are read as of midnight, such as {without.iloc[0]!r}"
+            notes.append(f"column {self.name!r}: {said}")
+        unit = MIDNIGHT if len(without) else ""
+        return ReadColumn(whole, ColumnKind.DATE, form, unit=unit, missing=tuple(sorted(odd)), notes=notes)
 
     def _of_late_years(self, values: Values) -> list[str]:
         years = _parsed(values, self.forms[0]).dt.year
@@ -367,7 +418,7 @@ class _Texts:
         """Warn of dates, times, versions, or numbers of several units, none of which is read as what it is."""
         dates = [text for text in self.counts if _UNREAD_DATE.fullmatch(text)]
         units = sorted({one.unit for one in self.parsed.values()})
-        are_numbers = len(self.parsed) == len(self.counts)
+        are_numbers = _are_missing(self.counts.keys() - self.parsed.keys())
         if self._count(dates) > TEXT_SHARE * self.whole:
             why = f"has dates or times such as {dates[0]!r}, which are not read"
         elif self._are_versions():
@@ -385,7 +436,11 @@ class _Texts:
         row = int((self.values == first).to_numpy().argmax()) + 1
         cells = f"{'1 cell is' if count == 1 else f'{count} cells are'} no {what} and counts as missing"
         said = f"column {self.name!r}: {cells}, such as {first[:LONGEST_EXAMPLE]!r} in row {row}"
-        return [said if all(text.casefold() in MISSING for text in odd) else f"warning: {said}"]
+        return [said if _are_missing(odd) else f"warning: {said}"]
+
+
+def _are_missing(texts: Iterable[str]) -> bool:
+    return all(text.casefold() in MISSING for text in texts)
 
 
 def _guessed(likely: Sequence[str]) -> list[str]:
@@ -397,12 +452,61 @@ def _guessed(likely: Sequence[str]) -> list[str]:
     forms = [one for one in guessed if one is not None and re.search("%[dbm]", one) and not re.match("%Y.%d", one)]
     first = pd.Series(likely[:SAMPLED_DATES], dtype=object)
     is_short = all(_SHORT_YEAR.fullmatch(text) for text in first)
-    more = ["%m/%Y", *(f"{day}{time}" for day in _SHORT_YEARS for time in _TIMES if is_short)]
+    more = ["%m/%Y", "%B %Y", "%b %Y", *(f"{day}{time}" for day in _SHORT_YEARS for time in _TIMES if is_short)]
     return [*dict.fromkeys([*forms, *(one for one in more if _parsed(first, one).notna().any())])]
 
 
 def _parsed(texts: Values, form: str) -> Values:
     return pd.to_datetime(texts, format=form, errors="coerce", utc=True)
+
+
+def with_midnight(texts: Values, form: str) -> Values:
+    """Return dates with a time as they are, and those that lack it with that of midnight; any other text as it is."""
+    day = re.split(r"[ T,]*%[HI]", form)[0]
+    if day == form:
+        return texts
+    lacks = _parsed(texts, form).isna() & _parsed(texts, day).notna()
+    return texts.where(~lacks, texts.astype(object) + pd.Timestamp(0).strftime(form.removeprefix(day)))
+
+
+def _with_english_months(texts: Values) -> Values:
+    """Return a column with English names of months, if most cells are dates that name one, and some not in English."""
+    distinct = texts.dropna().unique()
+    months = [found["month"].casefold() for text in distinct if (found := _NAMED_DATE.fullmatch(text))]
+    if len(months) <= len(distinct) / 2 or _ENGLISH_MONTHS.issuperset(months):
+        return texts
+    return texts.map(in_english, na_action="ignore")
+
+
+def in_english(text: str) -> str:
+    """Return a date that names its month with the English name, without the day of the week; another text as it is."""
+    found = _NAMED_DATE.fullmatch(text)
+    if found is None:
+        return text
+    time = f" {found['time']}" if found["time"] else ""
+    return f"{found['day']}{_MONTHS[found['month'].casefold()]}{found['between']}{found['year']}{time}"
+
+
+def truths_in(texts: Iterable[str]) -> dict[str, float]:
+    """Return the texts that are true or false, and 1 or 0 for each."""
+    return {text: TRUTHS[text.casefold()] for text in texts if text.casefold() in TRUTHS}
+
+
+def times_in(texts: Iterable[str]) -> dict[str, float]:
+    """Return the texts that are times of day, and the hour of each: 14.5 for `14:30 Uhr`."""
+    likely = pd.Series([text for text in texts if _LIKE_A_TIME.fullmatch(text)], dtype=object)
+    plain = likely.str.replace(r"([AaPp])\.([Mm])\.$", r"\1\2", regex=True)
+    times = _parsed(plain, _TIMES_OF_DAY[0])
+    for form in _TIMES_OF_DAY[1:]:
+        times = times.fillna(_parsed(plain, form))
+    hours = (times.dt.hour + times.dt.minute / 60 + times.dt.second / 3600).dropna()
+    return dict(zip(likely[hours.index], hours.tolist(), strict=True))
+
+
+def _are_of_a_day(times: Mapping[str, float]) -> bool:
+    """Return whether times are none of the ratios and scores that are written like them."""
+    is_marked = any(any(map(str.isalpha, text)) or text.count(":") > 1 for text in times)
+    return is_marked or len({int(hour) for hour in times.values()}) >= LEAST_HOURS
 
 
 def _order(*forms: str) -> str:
@@ -496,6 +600,10 @@ def _new_rows(values: Values, column: Column, schema: Schema, decimal: str | Non
     cells = _cells(values)
     if holds_texts(values) and column.kind in (ColumnKind.NUMERIC, ColumnKind.DATE):
         cells = cells.where(~cells.isin(column.missing), None)
+        if column.kind is ColumnKind.DATE:
+            form = str(column.date_format)
+            cells = cells.map(in_english, na_action="ignore") if "%B" in form else cells
+            cells = with_midnight(cells, form) if column.unit == MIDNIGHT else cells
         if column.kind is ColumnKind.NUMERIC:
             sign = decimal or column.decimal or schema.decimal
             return as_stored(_numbers(cells, column, sign, is_told=decimal is not None), column)
@@ -518,11 +626,12 @@ def _numbers(cells: Values, column: Column, sign: str, *, is_told: bool) -> Valu
     """Return texts as numbers, read as the model's record says that the column is written."""
     read: dict[str, float] = {}
     numbers = {str(text): parse_number(str(text)) for text in cells.dropna().unique()}
+    worded = truths_in(numbers) if column.unit == TRUTH else times_in(numbers) if column.unit == TIME else {}
     known = [one for one in numbers.values() if one is not None]
     usual = sign or ("." if all("." in one.decimals for one in known) else ",")
     for text, number in numbers.items():
-        if column.unit == TRUTH and text.casefold() in TRUTHS:
-            read[text] = TRUTHS[text.casefold()]
+        if text in worded:
+            read[text] = worded[text]
         elif text.casefold() not in MISSING:
             why = _contradiction(number, column, sign, is_told=is_told)
             if why or number is None:

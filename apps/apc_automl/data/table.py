@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from apc_automl.data.columns import LARGEST_NUMBER, TRUTH, ReadColumn, Values, as_numbers, as_stored, read_columns
+from apc_automl.data.columns import LARGEST_NUMBER, TIME, TRUTH, ReadColumn, Values, as_numbers, as_stored, read_columns
 from apc_automl.data.source import read_source
 from apc_automl.data.table_schema import NO_TIME, TEXT_NUMBERS, Column, ColumnKind, ProblemKind, Schema, TableOptions
 from apc_automl.errors import TableInvalid
@@ -235,7 +235,11 @@ def _common_decimal(columns: Sequence[Column]) -> str:
 
 
 def _labels(raw: Values, read: ReadColumn) -> Values:
-    if read.unit == TRUTH or read.kind is ColumnKind.DATE or pd.api.types.infer_dtype(raw, skipna=True) == "boolean":
+    if (
+        read.unit in (TIME, TRUTH)
+        or read.kind is ColumnKind.DATE
+        or pd.api.types.infer_dtype(raw, skipna=True) == "boolean"
+    ):
         return raw.astype(object).map(lambda cell: str(cell).strip() or None, na_action="ignore")
     return read.values
 

@@ -79,7 +79,7 @@ class Column(BaseModel):
     thousands: str = ""
     """The signs between its thousands."""
     unit: str = ""
-    """What stands before or after its numbers, such as `%` or `$`."""
+    """What stands before or after its numbers, such as `%` or `$`, or what else they are: truths, times of day."""
     missing: tuple[str, ...] = ()
     """Texts in a column of numbers or dates that count as missing."""
 

@@ -240,8 +240,10 @@ def test_categories_that_are_none_of_the_model_are_said_or_refused(tmp_path: Pat
     ("cells", "said"),
     [
         (["3.860 kg", "762 g", "1.2 kg"], "has numbers of several units, g and kg: it is read as text"),
-        (["25. Februar 2024", "3. März 2024"], "has dates or times such as '25. Februar 2024', which are not read"),
-        (["14:30 Uhr", "08:05 Uhr"], "has dates or times such as '14:30 Uhr', which are not read: it is read as text"),
+        (["25 lutego 2024", "3 marca 2024"], "has dates or times such as '25 lutego 2024', which are not read"),
+        (["25:30", "31:05", "8:05"], "has dates or times such as '25:30', which are not read: it is read as text"),
+        (["3.860 kg", "762 g", "n/a"], "has numbers of several units, g and kg: it is read as text"),
+        (["1:25", "1:50"], "has dates or times such as '1:25', which are not read: it is read as text"),
         (["1.1", "1.10", "2.3"], "with and without a zero at their end, as the names of versions are written"),
         (["03/23/68", "08/23/91"], "'03/23/68' is read as a date of 2068; write years with four digits"),
     ],
@@ -249,6 +251,79 @@ def test_categories_that_are_none_of_the_model_are_said_or_refused(tmp_path: Pat
 def test_what_is_not_read_as_it_is_meant_is_said_of_the_column(tmp_path: Path, cells: list[str], said: str) -> None:
     table = read_table(written(tmp_path, "x,y", lambda n: f"{cells[n % len(cells)]},{'ab'[n // 3 % 2]}"), "y")
     assert any(note.startswith("warning: column 'x'") and said in note for note in table.schema.notes)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "form"),
+    [
+        ({"3. März 2021": "3. March 2021", "Mi., 5. Mai 2021": "5. May 2021"}, "%d. %B %Y"),
+        ({"3 Mär 2021": "3 March 2021", "4 Apr 2021": "4 April 2021", "4 Dez. 2021": "4 December 2021"}, "%d %B %Y"),
+        ({"3 de marzo de 2021": "3 March 2021", "30 de enero de 2022": "30 January 2022"}, "%d %B %Y"),
+        ({"3 août 2021": "3 August 2021", "1 décembre 2021": "1 December 2021"}, "%d %B %Y"),
+        ({"März 2021": "March 2021", "Mai 2022": "May 2022"}, "%B %Y"),
+        (
+            {"3. März 2021, 8:05 Uhr": "3. March 2021 8:05", "4. Juni 2021 14:30": "4. June 2021 14:30"},
+            "%d. %B %Y %H:%M",
+        ),
+    ],
+)
+def test_months_are_read_in_several_languages(tmp_path: Path, pairs: dict[str, str], form: str) -> None:
+    cells = [*pairs]
+    table = read_table(written(tmp_path, "x;y", lambda n: f"{cells[n % len(cells)]};{'ab'[n // 3 % 2]}"), "y")
+    assert table.schema.columns[0].date_format == form
+    assert table.frame["x"].iloc[: len(pairs)].tolist() == [*pairs.values()]
+    assert not any(note.startswith("warning: column 'x'") for note in table.schema.notes)
+    new = encode_features(pd.DataFrame({"x": cells}), table.schema)
+    assert new.decode().splitlines()[1].startswith(pairs[cells[0]])
+
+
+def test_english_months_stay_as_they_are_written(tmp_path: Path) -> None:
+    cells = ["3 Mar 2021", "4 May 2021", "5 Dec 2021"]
+    table = read_table(written(tmp_path, "x,y", lambda n: f"{cells[n % 3]},{'ab'[n // 3 % 2]}"), "y")
+    assert (table.schema.columns[0].date_format, table.frame["x"].iloc[0]) == ("%d %b %Y", "3 Mar 2021")
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ("14:30 Uhr", "8.15 Uhr", "9 Uhr"),
+        ("2:30 PM", "8:15 AM", "9:00 am"),
+        ("2:30 p.m.", "8:15 a.m.", "9 a.m."),
+        ("14:30", "08:15", "09:00"),
+        ("14:30:00", "08:15:00", "09:00:00"),
+        ("14h30", "8h15", "9h00"),
+    ],
+)
+def test_times_of_day_are_hours(tmp_path: Path, cells: tuple[str, ...]) -> None:
+    table = read_table(written(tmp_path, "x;y", lambda n: f"{cells[n % 3]};{'ab'[n // 3 % 2]}"), "y")
+    assert kinds(table) == {"x": "numeric"}
+    assert table.frame["x"].iloc[:3].tolist() == [14.5, 8.25, 9.0]
+    assert f"column 'x' is a time of day, in hours: {cells[0]!r} is 14.5" in table.schema.notes
+    new = encode_features(pd.DataFrame({"x": ["23:45", ""]}), table.schema)
+    assert new.decode().splitlines()[1:] == ["23.75,a", ",a"]
+    with pytest.raises(TableInvalid, match="column 'x' holds numbers with 'time of day' in the model; row 1 has '5'"):
+        encode_features(pd.DataFrame({"x": ["5"]}), table.schema)
+
+
+def test_a_truth_may_be_missing(tmp_path: Path) -> None:
+    cells = ["TRUE", "FALSE", "NULL", "true"]
+    table = read_table(written(tmp_path, "x,y", lambda n: f"{cells[n % 4]},{'ab'[n // 3 % 2]}"), "y")
+    assert table.frame["x"].iloc[:4].fillna(-1).tolist() == [1.0, 0.0, -1.0, 1.0]
+    cells[2] = "unknown"
+    table = read_table(written(tmp_path, "x,y", lambda n: f"{cells[n % 4]},{'ab'[n // 3 % 2]}"), "y")
+    assert kinds(table) == {"x": "categorical"}, "another word is a category"
+
+
+def test_dates_without_a_time_among_others_are_of_midnight(tmp_path: Path) -> None:
+    line = lambda n: f"{1 + n % 28:02d}.03.2021{'' if n % 3 else ' 14:30'},{'ab'[n % 2]}"  # noqa: E731
+    table = read_table(written(tmp_path, "x,y", line), "y")
+    assert table.frame["x"].iloc[:2].tolist() == ["01.03.2021 14:30", "02.03.2021 00:00"]
+    said = "column 'x': 200 dates have no time of day and are read as of midnight, such as '02.03.2021'"
+    assert said in table.schema.notes
+    assert b"03.03.2021 00:00" in encode_features(pd.DataFrame({"x": ["03.03.2021"]}), table.schema)
+    always = read_table(written(tmp_path, "x,y", lambda n: f"0{1 + n % 9}.03.2021 8:30,{'ab'[n % 2]}"), "y").schema
+    with pytest.raises(TableInvalid, match=r"column 'x' holds dates like %d\.%m\.%Y %H:%M"):
+        encode_features(pd.DataFrame({"x": ["03.03.2021"]}), always)
 
 
 def test_hundredths_that_people_type_are_numbers(tmp_path: Path) -> None:

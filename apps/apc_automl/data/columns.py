@@ -599,11 +599,11 @@ def _new_rows(values: Values, column: Column, schema: Schema, decimal: str | Non
     """Return the cells of new rows as slices hold them. Raises TableInvalid for those that contradict the record."""
     cells = _cells(values)
     if holds_texts(values) and column.kind in (ColumnKind.NUMERIC, ColumnKind.DATE):
+        form = column.date_format or ""
+        if "%B" in form:
+            cells = cells.where(_parsed(cells, form).notna(), cells.map(in_english, na_action="ignore"))
         cells = cells.where(~cells.isin(column.missing), None)
-        if column.kind is ColumnKind.DATE:
-            form = str(column.date_format)
-            cells = cells.map(in_english, na_action="ignore") if "%B" in form else cells
-            cells = with_midnight(cells, form) if column.unit == MIDNIGHT else cells
+        cells = with_midnight(cells, form) if column.unit == MIDNIGHT else cells
         if column.kind is ColumnKind.NUMERIC:
             sign = decimal or column.decimal or schema.decimal
             return as_stored(_numbers(cells, column, sign, is_told=decimal is not None), column)

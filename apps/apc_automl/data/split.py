@@ -57,25 +57,16 @@ def keep_together(table: Table) -> Table:
 
 def _equal_rows(table: Table) -> Table:
     features = table.frame.drop(columns=table.schema.target)
-    codes, counts = _codes(features)
-    repeated = counts[counts > 1]
-    pairs = float((repeated * (repeated - 1) / 2).sum())
-    if not pairs:
-        return table
-    rows = len(features)
+    codes = pd.factorize(pd.util.hash_pandas_object(features, index=False))[0].astype("int64")
+    counts, rows = np.bincount(codes), len(features)
+    pairs = float((counts * (counts - 1) / 2).sum())
     chance = rows * (rows - 1) / 2
     for name in features.columns:
-        chance *= float((features[name].value_counts(dropna=False) / rows).pow(2).sum())
-    if chance > BY_CHANCE * pairs or repeated.max() > LARGEST_GROUP_SHARE * rows:
+        chance *= float(features[name].value_counts(normalize=True, dropna=False).pow(2).sum())
+    if not pairs or chance > BY_CHANCE * pairs or counts.max() > LARGEST_GROUP_SHARE * rows:
         return table
-    more = int(repeated.sum() - len(repeated))
-    said = f"{more:,} rows repeat others in all columns but the target: equal rows stay together"
+    said = f"{rows - len(counts):,} rows repeat others in all columns but the target: equal rows stay together"
     return replace(table, groups=codes).noting(said)
-
-
-def _codes(features: pd.DataFrame) -> tuple[Rows, "pd.Series[int]"]:
-    codes, _ = pd.factorize(pd.util.hash_pandas_object(features, index=False))
-    return np.asarray(codes, dtype="int64"), pd.Series(codes).value_counts()
 
 
 def split_rows(table: Table, seed: int, rounds: int, maximum_rows: int) -> Parts:

@@ -328,8 +328,7 @@ def _features(
         kept[name] = as_stored(values, column)
         columns.append(column)
         notes += found.notes
-        lost = _too_large(values, found)
-        if lost:
+        if lost := _too_large(values, found):
             numbers = "1 number is infinite or huge and counts" if lost == 1 else f"{lost} numbers are infinite or huge"
             notes.append(f"column {name!r}: {numbers}{'' if lost == 1 else ' and count'} as missing")
         if column.kind is ColumnKind.DATE:

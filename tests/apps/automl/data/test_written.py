@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable
+from io import BytesIO
 from pathlib import Path
 
 import pandas as pd
@@ -277,10 +278,18 @@ def test_months_are_read_in_several_languages(tmp_path: Path, pairs: dict[str, s
     assert new.decode().splitlines()[1].startswith(pairs[cells[0]])
 
 
-def test_english_months_stay_as_they_are_written(tmp_path: Path) -> None:
-    cells = ["3 Mar 2021", "4 May 2021", "5 Dec 2021"]
-    table = read_table(written(tmp_path, "x,y", lambda n: f"{cells[n % 3]},{'ab'[n // 3 % 2]}"), "y")
-    assert (table.schema.columns[0].date_format, table.frame["x"].iloc[0]) == ("%d %b %Y", "3 Mar 2021")
+@pytest.mark.parametrize(
+    ("cells", "form"),
+    [
+        (["3 Mar 2021", "4 May 2021", "5 Dec 2021"], "%d %b %Y"),
+        (["Wednesday, 3. March 2021", "Tuesday, 4. May 2021"], "%A, %d. %B %Y"),
+    ],
+)
+def test_english_months_stay_as_they_are_written(tmp_path: Path, cells: list[str], form: str) -> None:
+    table = read_table(written(tmp_path, "x;y", lambda n: f"{cells[n % len(cells)]};{'ab'[n // 3 % 2]}"), "y")
+    assert (table.schema.columns[0].date_format, table.frame["x"].iloc[0]) == (form, cells[0])
+    new = encode_features(pd.DataFrame({"x": cells}), table.schema)
+    assert pd.read_csv(BytesIO(new))["x"].tolist() == cells
 
 
 @pytest.mark.parametrize(

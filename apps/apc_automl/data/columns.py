@@ -282,7 +282,9 @@ class _Texts:
             told: the decimal sign that the user names.
         """
         truths = truths_in(self.counts)
-        if truths and self._are_few(others := self.counts.keys() - truths.keys()) and _are_missing(others):
+        others = [text for text in self.counts if text not in truths]
+        strange = [text for text in others if text.casefold() not in MISSING]
+        if self._count(others) < self.whole / 2 and self._count(strange) <= ODD_SHARE * self.whole:
             return self._numeric(truths, unit=TRUTH)
         times = times_in(self.counts)
         if times and self._are_few(self.counts.keys() - times.keys()) and _are_of_a_day(times):

@@ -321,6 +321,9 @@ def test_a_truth_may_be_missing(tmp_path: Path) -> None:
     cells[2] = "unknown"
     table = read_table(written(tmp_path, "x,y", lambda n: f"{cells[n % 4]},{'ab'[n // 3 % 2]}"), "y")
     assert kinds(table) == {"x": "categorical"}, "another word is a category"
+    line = lambda n: f"{'later' if n == 7 else cells[n % 2]},{'ab'[n // 3 % 2]}"  # noqa: E731
+    notes = read_table(written(tmp_path, "x,y", line), "y").schema.notes
+    assert "warning: column 'x': 1 cell is no number and counts as missing, such as 'later' in row 8" in notes
 
 
 def test_dates_without_a_time_among_others_are_of_midnight(tmp_path: Path) -> None:

@@ -277,8 +277,9 @@ def _filled(statement: str) -> str:
     return filled.replace("/*range*/", f", ${at}, ${at + 1}, ${at + 2}")
 
 
-# What was let go of (ADR 26). Of a released segment the database keeps the rows of sessions that stay, and TRANSFERs
-# and EVALs with what is about them. A reading that needs more is an error, or is repeated with the archive.
+# What was let go of (ADR 26). Of a released segment the database keeps the rows of sessions that stay, and TRANSFERs,
+# EVALs and decisions about protocols with what is about them. A reading that needs more is an error, or is repeated
+# with the archive.
 
 _GONE = """
 SELECT shard, first_seq, last_seq, state = 'expired', manifest ->> 'sha256' FROM apc_log.segments
@@ -311,6 +312,7 @@ WHERE NOT EXISTS (
     SELECT FROM apc_log.agent_packets AS packet WHERE packet.session_id = named.session_id
       AND packet.shard = gone.shard AND packet.seq BETWEEN gone.first_seq AND gone.last_seq
       AND packet.packet_type NOT IN ('TRANSFER', 'EVAL')
+      AND NOT (packet.packet_type = 'DECISION' AND packet.sender_agent_id = 'orchestrator' AND packet.facts ? 'decay')
 )
 """
 _RUN_SESSIONS = "SELECT session_id FROM apc_log.sessions WHERE run_id = ANY ($1::text[])"

@@ -136,8 +136,8 @@ LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
     DELETE FROM apc_guard.maintenance WHERE transaction_id = pg_current_xact_id_if_assigned() AND actor = ''
 $$;
 
--- Makes the tables that take a segment's place, with the rows that stay: those of sessions that do, and TRANSFERs and EVALs
--- with what is about them, which sums of the whole log are made of. Tables of an earlier try go first. Tiles over leaves
+-- Makes the tables that take a segment's place, with the rows that stay: those of sessions that do, and TRANSFERs, EVALs and
+-- decisions about protocols with what is about them, of which sums and the gate's ledger are made. Tables of an earlier try go first. Tiles over leaves
 -- stand in the archive. What they were made by stands with the segment. Returns how many packets stay.
 CREATE FUNCTION apc_guard.build_thin(in_shard integer, first bigint, contracts bytea[]) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -166,7 +166,8 @@ BEGIN
     WHERE judging <> '{}' AND shard = in_shard AND seq BETWEEN first AND last AND contract_hash = ANY (judging);
     CREATE TEMPORARY TABLE counted ON COMMIT DROP AS
     SELECT session_id, packet_id FROM apc_log.agent_packets
-    WHERE shard = in_shard AND seq BETWEEN first AND last AND packet_type IN ('TRANSFER', 'EVAL');
+    WHERE shard = in_shard AND seq BETWEEN first AND last AND (packet_type IN ('TRANSFER', 'EVAL')
+          OR packet_type = 'DECISION' AND sender_agent_id = 'orchestrator' AND facts ? 'decay');
     FOR item IN SELECT * FROM apc_guard.divided() WHERE relname <> 'log_tiles' LOOP
         thin := apc_guard.segment_name(item.relname, in_shard, first) || '_thin';
         PERFORM apc_guard.drop_table(thin);

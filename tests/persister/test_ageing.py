@@ -135,15 +135,18 @@ async def test_what_is_open_held_or_counted_stays(ageing: AgeingLog) -> None:
     hold = await connection.fetchval("SELECT apc_guard.hold($1, NULL, NULL, 'a dispute', NULL)", sessions[1])
     counted = "SELECT session_id, packet_type, seq FROM apc_log.agent_packets WHERE seq <= 65536 ORDER BY seq"
     before = await connection.fetch(counted)
+    ledger = await connection.fetch("SELECT * FROM apc_log.decay_decisions ORDER BY shard, seq")
+    assert len(ledger) > 4 and ledger[0]["seq"] <= 65536
     await ageing.age()
     await ageing.export()
 
     assert [step.done for step in await ageing.age()] == ["released", "released"]
 
     def stays(row: asyncpg.Record) -> bool:
-        return row["session_id"] in sessions[:2] or row["packet_type"] in ("TRANSFER", "EVAL")
+        return row["session_id"] in sessions[:2] or row["packet_type"] in ("TRANSFER", "EVAL", "DECISION")
 
     assert await connection.fetch(counted) == [row for row in before if stays(row)]
+    assert await connection.fetch("SELECT * FROM apc_log.decay_decisions ORDER BY shard, seq") == ledger
     ids = "SELECT count(*) FROM apc_log.packet_ids WHERE seq <= 65536"
     assert await connection.fetchval(ids) == await ageing.packets()
     with pytest.raises(asyncpg.ObjectNotInPrerequisiteStateError, match="have to stay"):

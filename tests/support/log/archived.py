@@ -18,6 +18,7 @@ from apc_bus.database import open_pool
 from apc_bus.port import Delivery, Message
 from apc_bus.settings import ArchiveSettings, PersisterSettings
 from apc_contracts.contract.contract import load_contract
+from apc_contracts.protocol.effectiveness import DecayDecision, DecayKind, DecayScope, EvalTally, Subject
 from apc_log.archive import BLOCK, Archive, Manifest, place_of
 from apc_log.batch import (
     EPOCH_OPEN_TYPE,
@@ -47,6 +48,11 @@ SEGMENTS = 2
 APPROVAL = UUID("aaaaaaaa-0000-4000-8000-000000000001")
 """A packet of the first segment."""
 _CONTRACT_HASH = load_contract().hash
+_NOW = datetime(2026, 1, 1, tzinfo=UTC)
+_BLOCK = DecayDecision(
+    DecayKind.BLOCKED, Subject(DecayScope.PROTOCOL, "protocol-1"), _NOW, _NOW, _NOW + timedelta(9), 10, 1, EvalTally()
+)
+_DECAY = json.dumps({"decay": _BLOCK.record}).encode()
 _BATCH = 2_000
 _SPOKEN = 6
 """Of so many batches one is of packets; the others are of what costs little to write."""
@@ -151,11 +157,20 @@ def _fate(packet: PacketEntry, number: int, place: int) -> Iterator[Entry]:
     if packet.verdict == "accepted":
         yield from lifecycle(packet)[: 1 + place % 4]
     if place % 50 == 0:
+        yield _blocked(packet)
         yield coordination(packet, number * _BATCH + place, "move", "A", "B")
         yield hop(packet, ["stale"], "", "", metadata=json.dumps({"stale": {"because": str(uuid4())}}).encode())
         yield ConflictEntry(packet.session_id, packet.packet_id, "conflict", "X", "twice", b"raw", b"f" * 32, None, "u")
         change = {"change_id": str(uuid4()), "agent_id": f"agent-{place}", "action": "revoke"}
         yield RegistryEntry(UUID(change["change_id"]), change["agent_id"], json.dumps(change).encode())
+
+
+def _blocked(packet: PacketEntry) -> PacketEntry:
+    """Return the orchestrator's decision that a protocol has decayed."""
+    decision = packet_entry(
+        session_id=packet.session_id, run_id=packet.run_id, task_id=packet.task_id, packet_type="DECISION"
+    )
+    return structs.replace(decision, sender_agent_id="orchestrator", facts=_DECAY, contract_hash=_CONTRACT_HASH)
 
 
 def _cheap(number: int) -> Sequence[Entry]:

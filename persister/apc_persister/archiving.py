@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import asyncpg
 import orjson
 
 from apc_bus.crash_points import crash_point
+from apc_bus.settings import ArchiveSettings
 from apc_contracts.errors import ExtraMissing
 from apc_log.archive import (
     BESIDE,
@@ -40,7 +41,7 @@ from apc_log.cold import count_entries, open_cold, open_duckdb, read_log_entries
 from apc_log.cold_verification import check_segment
 from apc_log.entries import stored_entry
 from apc_log.errors import ArchiveDiffers, ArchiveError
-from apc_log.heads import AnyConnection
+from apc_log.heads import AnyConnection, origin_of
 from apc_log.merkle import HASH_SIZE, fold, fold_bytes, widths_between
 from apc_log.offline_verifier import COLUMNS, leaf_hash, parse_note
 from apc_persister.errors import TreeBroken
@@ -408,6 +409,11 @@ class ArchivedLeaves:
         self._block: tuple[int, int] | None = None
         """Shard and first entry of the block that was read last."""
         self._leaves = b""
+
+    @classmethod
+    async def open(cls, connection: AnyConnection, settings: ArchiveSettings) -> Self:
+        """Return those of the archive of the settings, of the log that stands in the database. Raises ArchiveError."""
+        return cls(connection, Archive.open(settings, (await origin_of(connection, 0)).rpartition("/")[0]))
 
     async def leaf(self, shard: int, seq: int) -> bytes:
         """Return the leaf hash of an entry. Raises ArchiveUnavailable, ArchiveDiffers."""

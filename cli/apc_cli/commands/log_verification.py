@@ -32,6 +32,7 @@ from apc_persister.evidence.rows import find_strays, list_shards
 from apc_persister.verification.chunks import Helpers, check_note, start_helpers
 from apc_persister.verification.derived import compare_derived
 from apc_persister.verification.findings import UNCOVERED, LogFinding, Report
+from apc_persister.verification.log_ends import compare_stayed
 from apc_persister.verification.sessions import SessionComparison, compare_sessions
 from apc_persister.verification.verify import verify_shard
 
@@ -145,6 +146,7 @@ async def verify_log(
         for shard in shards:
             with _progress(shard, left[shard], is_silent=as_json) as advance:
                 reports.append(await _verify(connection, shard, trusted, first, outside, advance, helpers))
+        await _compare_stayed(connection, reports)
         beside = [*await find_strays(connection), *await compare_derived(connection)]
         if available is not None:
             sessions = await compare_sessions(connection, available)
@@ -159,6 +161,17 @@ async def verify_log(
     if not reports:
         echo("the log is empty", file=sys.stderr)
     return not any(report.findings for report in reports)
+
+
+async def _compare_stayed(connection: AnyConnection, reports: Sequence[Report]) -> None:
+    """Compare what stays of released segments with the archive of the settings, if they name one."""
+    settings, released = ArchiveSettings(), [report for report in reports if report.released]
+    if released and settings.archive_url is not None:
+        from apc_persister.archiving import ArchivedLeaves  # loads an object store
+
+        archived = await ArchivedLeaves.open(connection, settings)
+        for report in released:
+            await compare_stayed(connection, report, archived.leaf)
 
 
 async def verify_archive(location: str, files: Sequence[Path], keys: Sequence[str], *, as_json: bool) -> bool:
@@ -338,6 +351,15 @@ def _progress(shard: int, total: int, *, is_silent: bool) -> Iterator[Callable[[
         yield lambda entries: progress.advance(task, entries)
 
 
+def _of_released(report: Report) -> str:
+    if not report.released:
+        return ""
+    released = f"; {numbered(report.released, 'entry was', 'entries were')} released"
+    if report.stayed is None:
+        return f"{released}, and what stays of them was not compared: set APC_ARCHIVE_URL"
+    return f"{released}, {numbered(report.stayed, 'row stays and fits', 'rows stay and fit')} the archive"
+
+
 def _document(report: Report) -> dict[str, object]:
     return {**asdict(report), "is_whole": not report.findings}
 
@@ -367,6 +389,7 @@ def _say(report: Report, against: str) -> None:
             echo(f"{name}: and {numbered(report.unlisted, 'more finding')}", file=sys.stderr)
         return
     waiting = f"; {numbered(report.pending, 'more waits', 'more wait')} for the writer" if report.pending else ""
+    waiting += _of_released(report)
     echo(
         f"{name}: {numbered(report.size, 'entry fits', 'entries fit')} tree and "
         f"{numbered(report.checkpoints, 'stored checkpoint')}; "

@@ -17,7 +17,7 @@ from apc_bus.topology import gate_queue, log_queue
 from apc_cli.connections import CONNECT_PATIENCE
 from apc_cli.doctor.finding import Finding, ok, warning, wrong
 from apc_contracts.text import numbered
-from apc_log.heads import AnyConnection, origin_of, read_head
+from apc_log.heads import AnyConnection, read_head
 from apc_log.placement import check_places, read_held_shards, read_open_sessions, split_sessions
 from apc_log.queries.health import (
     count_unstored,
@@ -194,11 +194,9 @@ async def _registry(connection: AnyConnection) -> list[Finding]:
     settings, released = ArchiveSettings(), await count_released_changes(connection)
     leaf = None
     if released and settings.archive_url is not None:
-        from apc_log.archive import Archive  # loads an object store
-        from apc_persister.archiving import ArchivedLeaves
+        from apc_persister.archiving import ArchivedLeaves  # loads an object store
 
-        log_name = (await origin_of(connection, 0)).rpartition("/")[0]
-        leaf = ArchivedLeaves(connection, Archive.open(settings, log_name)).leaf
+        leaf = (await ArchivedLeaves.open(connection, settings)).leaf
     found = [_wrong("registry", one) for one in await check_registry(connection, leaf)]
     if released and leaf is None:
         said = f"{numbered(released, 'change')} in released segments: the archive has what proves them"

@@ -37,7 +37,9 @@ class Report:
     outside: int = 0
     """Checkpoints held outside that were compared."""
     released: int = 0
-    """Entries from the first on whose rows the archive alone has; the tree above them was compared, they were not."""
+    """Entries from the first on whose leaves the archive alone has; the tree above them was compared, they were not."""
+    stayed: int | None = None
+    """Rows of released entries that stay in the database and were compared with the archive; None: without one."""
     pending: int = 0
     """Entries that wait for the writer to take them into the tree (maintenance by SQL)."""
     findings: list[LogFinding] = field(default_factory=list)

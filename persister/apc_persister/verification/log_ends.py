@@ -10,11 +10,13 @@ from uuid import UUID
 import asyncpg
 
 from apc_log.entries import KINDS
+from apc_log.errors import ArchiveError
 from apc_log.heads import AnyConnection
 from apc_log.merkle import HASH_SIZE, TILE_WIDTH, Tree
 from apc_persister.errors import TreeBroken
-from apc_persister.evidence.rows import list_shards, prepare_reader, read_leaves
+from apc_persister.evidence.rows import leaves_of, list_shards, prepare_reader, read_leaves, read_rows
 from apc_persister.evidence.tree import RECORDED_KINDS, Tiles, load_tree
+from apc_persister.verification.chunks import CHUNK
 from apc_persister.verification.findings import LogFinding, Report
 
 _MOST_ROWS = 1000
@@ -275,6 +277,16 @@ _RELEASED_CHANGES = """
 SELECT count(*) FROM apc_log.registry_events AS change JOIN apc_log.segments AS gone
   ON gone.shard = change.shard AND change.seq BETWEEN first_seq AND last_seq AND state IN ('released', 'expired')
 """
+# Tables that are not divided: as many rows as the record of a segment says.
+_KEPT_KINDS = """
+SELECT first_seq, kind, coalesce((manifest -> 'counts' ->> kind)::bigint, 0) AS wanted, found
+FROM apc_log.segments AS gone CROSS JOIN LATERAL (
+    SELECT 'registry', count(*) FROM apc_log.registry_events WHERE shard = $1 AND seq BETWEEN first_seq AND last_seq
+    UNION ALL
+    SELECT 'log', count(*) FROM apc_log.log_events WHERE shard = $1 AND seq BETWEEN first_seq AND last_seq
+) AS kept(kind, found)
+WHERE gone.shard = $1 AND state IN ('released', 'expired') ORDER BY first_seq
+"""
 _CHANGES = "SELECT shard, array_agg(seq ORDER BY seq) AS numbers FROM apc_log.registry_events GROUP BY shard ORDER BY 1"
 
 
@@ -308,6 +320,36 @@ async def check_registry(connection: AnyConnection, released_leaf: ReadLeaf | No
         for row in await connection.fetch(_CHANGES):
             findings += await _check_changes(connection, row["shard"], row["numbers"], released_leaf)
     return findings
+
+
+async def compare_stayed(connection: AnyConnection, report: Report, released_leaf: ReadLeaf) -> None:
+    """Compare the rows of released entries that stay in the database with their leaves in the archive.
+
+    Nothing is said of a row that is gone, but of registrations and of entries about the log: those are never let go of.
+    """
+    assert report.shard is not None
+    report.stayed = 0
+    async with connection.transaction(isolation="repeatable_read", readonly=True):
+        await prepare_reader(connection)
+        for first in range(1, report.released + 1, CHUNK):
+            last = min(first + CHUNK - 1, report.released)
+            rows = await read_rows(connection, report.shard, first, last)
+            leaves = leaves_of(first, last, rows)
+            for seq in leaves.doubled:
+                report.add(seq, f"entry {seq} stands twice")
+            for seq in sorted({row["seq"] for row in rows}):
+                try:
+                    wanted = await released_leaf(report.shard, seq)
+                except ArchiveError as error:
+                    report.add(seq, f"entry {seq} cannot be compared: {error}")
+                    return
+                if leaves.hashes[seq - first] != wanted:
+                    report.add(seq, f"entry {seq}, which stays in the database, differs from its leaf in the archive")
+            report.stayed += len(rows)
+    for row in await connection.fetch(_KEPT_KINDS, report.shard):
+        if row["found"] != row["wanted"]:
+            message = f"{row['wanted']} entries of {row['kind']} were recorded with a segment, {row['found']} are there"
+            report.add(row["first_seq"], message, f"segments {row['first_seq']}")
 
 
 async def count_released_changes(connection: AnyConnection) -> int:

@@ -15,6 +15,7 @@ import asyncpg
 import orjson
 import pytest
 from tests.support.log.archived import APPROVAL, ReleasedLog, full_log
+from tests.support.log.tampering import disable_guards
 
 import apc_log.queries
 from apc_bus.settings import PersisterSettings
@@ -36,11 +37,14 @@ from apc_log.queries.session_pages import CountedRanges
 from apc_persister.archiving import ArchivedLeaves
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.documents import bundle_lines
-from apc_persister.verification.log_ends import check_registry, count_released_changes
+from apc_persister.verification.findings import Report
+from apc_persister.verification.log_ends import check_registry, compare_stayed, count_released_changes
+from apc_persister.verification.verify import verify_shard
 
 pytestmark = [pytest.mark.postgres, pytest.mark.long]
 EARLY = datetime(2020, 1, 1, tzinfo=UTC)
 SESSION, RUN = "session-of-run-0", "run-0"
+OPEN = "session-of-run-1"
 # Of tables that stay as a whole, or of what is said to be of the database alone.
 UNDIVIDED = frozenset(
     "known_keys opened_bodies bodies_here read_said read_lag list_sessions get_session run_transfer_ends "
@@ -273,6 +277,33 @@ async def test_changes_of_the_registry_are_compared_with_the_archive(log: Releas
         (found,) = await check_registry(connection, leaf)
         assert found.message == f"entry {free} is a change of the registry that is not in the tree"
         assert await check_registry(connection) == []
+
+
+async def test_rows_that_stay_are_compared_with_the_archive(log: ReleasedLog) -> None:
+    """A row of a session that is open, changed once its leaf is in the archive alone, and one of the registry gone."""
+    async with log.pool.acquire() as connection:
+        await log.release()
+
+        async def compared() -> Report:
+            report = await verify_shard(connection, 0, load_signer(PersisterSettings()).public_key(0))
+            assert report.findings == [] and report.released == 2 * BLOCK, "without the archive nothing tells"
+            await compare_stayed(connection, report, ArchivedLeaves(connection, log.archive).leaf)
+            return report
+
+        whole = await compared()
+        assert whole.findings == [] and whole.stayed is not None and whole.stayed > 100
+        seq = await connection.fetchval("SELECT min(seq) FROM apc_log.agent_packets WHERE session_id = $1", OPEN)
+        await disable_guards(log.pool)
+        await connection.execute("UPDATE apc_log.agent_packets SET task_id = 'another' WHERE seq = $1", seq)
+        await connection.execute(
+            "DELETE FROM apc_log.registry_events WHERE seq = (SELECT min(seq) FROM apc_log.registry_events)"
+        )
+        changed, gone = (await compared()).findings
+        assert changed.message == f"entry {seq}, which stays in the database, differs from its leaf in the archive"
+        assert "entries of registry were recorded with a segment" in gone.message and gone.seq == 1
+        (log.folder / "archive").rename(log.folder / "elsewhere")
+        (first, *_) = (await compared()).findings
+        assert "cannot be compared" in first.message and "0/00000000000000000001" in first.message
 
 
 async def test_the_growth_of_a_released_log_is_that_of_what_comes(log: ReleasedLog) -> None:

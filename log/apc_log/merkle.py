@@ -96,7 +96,7 @@ class Tree:
             full = len(hashes) // (TILE_WIDTH * HASH_SIZE)
             width = TILE_WIDTH * HASH_SIZE
             parts = [hashes[n * width : (n + 1) * width] for n in range(full)]
-            known = roots if level == 0 and roots else [fold(split_hashes(part)) for part in parts]
+            known = roots if level == 0 and roots else [fold_bytes(part) for part in parts]
             new = [Tile(level, index + n, part, root) for n, (part, root) in enumerate(zip(parts, known, strict=True))]
             edge.append(hashes[full * width :])
             added = [tile.root for tile in new]
@@ -107,11 +107,10 @@ class Tree:
     @property
     def root(self) -> bytes:
         """The root hash as RFC 6962 defines it; that of the empty tree is EMPTY_ROOT."""
-        carried: list[bytes] = []
+        carried = b""
         for hashes in self.edge:
-            row = split_hashes(hashes) + carried
-            carried = [fold(row)] if row else []
-        return carried[0] if carried else EMPTY_ROOT
+            carried = fold_bytes(hashes + carried)
+        return carried or EMPTY_ROOT
 
 
 @dataclass(slots=True)

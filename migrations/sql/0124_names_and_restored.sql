@@ -58,6 +58,89 @@ END $$;
 
 REVOKE ALL ON FUNCTION apc_guard.forget_begun(text[]), apc_guard.forget_released(integer) FROM PUBLIC;
 
+-- How a packet's deliveries stand, as 0104_states.sql and 0120_session_ranges.sql say it. Its hops are looked up once, by
+-- their unique index: with ORDER BY seq LIMIT 1 the planner walks backwards through all hops of the range for each packet.
+CREATE OR REPLACE FUNCTION apc_log.packet_states(
+    in_session text, packet uuid, recipients text[], in_shard integer, first_seq bigint, last_seq bigint
+) RETURNS TABLE (state text)
+LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    SELECT CASE WHEN found.shared IS NULL THEN 'DRAFT'
+                WHEN found.shared <> 'ROUTED' THEN found.shared
+                ELSE coalesce(found.least_advanced, found.at_rest, 'ROUTED') END
+    FROM (
+        SELECT min(latest.to_state) FILTER (WHERE one.recipient = '') AS shared,
+               (array_agg(now.state ORDER BY ranked.rank) FILTER (WHERE one.recipient <> '' AND ranked.rank IS NOT NULL))[1]
+                   AS least_advanced,
+               min(now.state) FILTER (WHERE one.recipient <> '') AS at_rest
+        FROM unnest(array_append(recipients, '')) AS one(recipient)
+        LEFT JOIN (
+            SELECT hop.recipient, (array_agg(hop.to_state ORDER BY hop.seq DESC))[1] AS to_state
+            FROM apc_log.packet_events AS hop
+            WHERE hop.session_id = in_session AND hop.packet_id = packet AND hop.to_state <> ''
+              AND hop.shard = in_shard AND hop.seq BETWEEN first_seq AND last_seq
+            GROUP BY hop.recipient
+        ) AS latest ON latest.recipient = one.recipient
+        CROSS JOIN LATERAL (SELECT coalesce(latest.to_state, 'ROUTED') AS state) AS now
+        CROSS JOIN LATERAL (SELECT apc_log.lifecycle_rank(now.state) AS rank) AS ranked
+    ) AS found
+$$;
+
+-- The same, of the whole log.
+CREATE OR REPLACE FUNCTION apc_log.packet_states(in_session text, packet uuid, recipients text[]) RETURNS TABLE (state text)
+LANGUAGE sql STABLE PARALLEL SAFE AS $$
+    SELECT CASE WHEN found.shared IS NULL THEN 'DRAFT'
+                WHEN found.shared <> 'ROUTED' THEN found.shared
+                ELSE coalesce(found.least_advanced, found.at_rest, 'ROUTED') END
+    FROM (
+        SELECT min(latest.to_state) FILTER (WHERE one.recipient = '') AS shared,
+               (array_agg(now.state ORDER BY ranked.rank) FILTER (WHERE one.recipient <> '' AND ranked.rank IS NOT NULL))[1]
+                   AS least_advanced,
+               min(now.state) FILTER (WHERE one.recipient <> '') AS at_rest
+        FROM unnest(array_append(recipients, '')) AS one(recipient)
+        LEFT JOIN (
+            SELECT hop.recipient, (array_agg(hop.to_state ORDER BY hop.seq DESC))[1] AS to_state
+            FROM apc_log.packet_events AS hop
+            WHERE hop.session_id = in_session AND hop.packet_id = packet AND hop.to_state <> ''
+            GROUP BY hop.recipient
+        ) AS latest ON latest.recipient = one.recipient
+        CROSS JOIN LATERAL (SELECT coalesce(latest.to_state, 'ROUTED') AS state) AS now
+        CROSS JOIN LATERAL (SELECT apc_log.lifecycle_rank(now.state) AS rank) AS ranked
+    ) AS found
+$$;
+
+-- As 0104_states.sql has them, without STRICT: so the planner takes them into the statement. Null gives null all the same.
+CREATE OR REPLACE FUNCTION apc_log.lifecycle_target(event text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN CASE event
+    WHEN 'emit' THEN 'NORMALIZED'
+    WHEN 'schema_pass' THEN 'SCHEMA_VALIDATED'
+    WHEN 'schema_fail' THEN 'REJECTED_SCHEMA'
+    WHEN 'policy_pass' THEN 'POLICY_VALIDATED'
+    WHEN 'policy_fail' THEN 'REJECTED_POLICY'
+    WHEN 'route_selected' THEN 'ROUTED'
+    WHEN 'delivery_ack' THEN 'DELIVERED'
+    WHEN 'consumer_apply' THEN 'APPLIED'
+    WHEN 'consumer_reject' THEN 'REJECTED_POLICY'
+    WHEN 'verification_pass' THEN 'VERIFIED'
+    WHEN 'verification_fail' THEN 'REJECTED_POLICY'
+    WHEN 'promotion_eligible' THEN 'PROMOTED'
+    WHEN 'non_promotable_complete' THEN 'ARCHIVED'
+    WHEN 'persisted' THEN 'ARCHIVED'
+    WHEN 'ttl_expired' THEN 'EXPIRED'
+    WHEN 'expired_before_handler' THEN 'EXPIRED'
+    WHEN 'retry_scheduled' THEN 'ROUTED'
+    WHEN 'dead_lettered' THEN 'DEAD_LETTERED'
+    WHEN 'requeued' THEN 'ROUTED'
+    WHEN 'discarded' THEN 'ARCHIVED'
+    WHEN 'higher_conflict_resolution_arrived' THEN 'SUPERSEDED'
+    WHEN 'supersession_recorded' THEN 'ARCHIVED'
+    WHEN 'retraction_packet_received' THEN 'RETRACTED'
+END;
+
+CREATE OR REPLACE FUNCTION apc_log.lifecycle_rank(state text) RETURNS integer
+LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN array_position(ARRAY[
+    'DRAFT', 'NORMALIZED', 'SCHEMA_VALIDATED', 'POLICY_VALIDATED', 'ROUTED', 'DEAD_LETTERED', 'DELIVERED',
+    'APPLIED', 'SUPERSEDED', 'VERIFIED', 'PROMOTED', 'ARCHIVED'], state);
+
 -- Rows of archived segments, to be read by SQL: never part of the log. The archiver makes and drops the tables in it.
 CREATE SCHEMA IF NOT EXISTS apc_restored;
 DO $$

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import groupby
 from typing import Any
 from uuid import UUID
 
@@ -18,10 +19,12 @@ from apc_log.heads import (
     of_given,
     of_page,
     of_places,
+    read_page,
     read_range,
     reads,
+    windowed,
 )
-from apc_log.queries.packets import FILTERS, PacketHead, Position, narrowed
+from apc_log.queries.packets import FILTERS, PacketHead, Position, narrowed, range_of
 
 RULING = """
 LEFT JOIN LATERAL (
@@ -178,7 +181,7 @@ ORDER BY looked.shard {order}, looked.seq {order}
 _AT_PLACES = f"""
 SELECT {_COLUMNS}{_STATED} FROM unnest($1::integer[], $2::bigint[]) WITH ORDINALITY AS place(shard, seq, number)
 JOIN apc_log.agent_packets AS packet USING (shard, seq) {RULING}
-WHERE packet.seq >= 1 /*within packet*/ ORDER BY place.number
+WHERE packet.seq >= 1 /*within packet*/ /*window packet*/ ORDER BY place.number
 """
 _AT = "SELECT packet_id, session_id FROM apc_log.agent_packets WHERE shard = $1 AND seq = $2"
 _SESSIONS_OF = "SELECT session_id FROM apc_log.packet_ids WHERE packet_id = $1 ORDER BY shard, seq LIMIT 20"
@@ -246,16 +249,24 @@ async def page_of_packets(
     pool: asyncpg.Pool, given: Mapping[str, Any], *, newest: bool, after: Position | None, limit: int
 ) -> list[PacketLine]:
     """Return packets that match everything given, in the order of the log or against it, behind `after`."""
-    where, values = _where(given, newest, after)
     order = "DESC" if newest else "ASC"
     session_id = given.get("session_id")
     bounds = None if session_id is None else await read_range(pool, [session_id])
-    where += " /*within packet*/" if where else ""
+    is_ruled = given.get("verdict") is not None or given.get("refusal_code") is not None
+    where, values = _where_behind(given, newest)
     statement = (
-        f"SELECT {_COLUMNS}{_STATED} FROM apc_log.agent_packets AS packet {RULING} {where} "
-        f"ORDER BY packet.shard {order}, packet.seq {order} LIMIT ${len(values) + 1}"
+        f"SELECT packet.shard, packet.seq, packet.session_id, packet.packet_id FROM apc_log.agent_packets AS packet "
+        f"{RULING if is_ruled else ''} {where} /*within packet*/ /*window packet*/ "
+        f"ORDER BY packet.shard {order}, packet.seq {order} LIMIT ${len(values) + 3}"
     )
-    return [PacketLine(**row) for row in await pool.fetch(*bounded(statement, bounds, *values, limit))]
+    rows = await read_page(pool, statement, values, after, limit, newest=newest, within=bounds)
+    lines: list[PacketLine] = []
+    for _, of_shard in groupby(rows, lambda row: row["shard"]):
+        part = list(of_shard)
+        places = [Position(row["shard"], row["seq"]) for row in part]
+        behind = await range_of(pool, places, [(row["session_id"], row["packet_id"]) for row in part])
+        lines += await _lines_within(pool, places, behind)
+    return lines
 
 
 def _is_newest_step(step: SearchStep, given: Given, gone: Sequence[Gone], until: datetime | None) -> bool:
@@ -360,6 +371,17 @@ async def known_keys(pool: asyncpg.Pool, key_ids: Collection[UUID]) -> frozenset
     return frozenset(row["key_id"] for row in await pool.fetch(_KEYS, list(key_ids)))
 
 
+def _where_behind(given: Mapping[str, Any], newest: bool) -> tuple[str, list[Any]]:
+    """Return as `_where`; the parameters shard and seq of a place follow the values."""
+    clauses, values = narrowed(given, LISTED)
+    sign, count = "<" if newest else ">", len(values)
+    # The planner passes over shards by the plain comparison alone.
+    clauses.append(
+        f"(packet.shard, packet.seq) {sign} (${count + 1}, ${count + 2}) AND packet.shard {sign}= ${count + 1}"
+    )
+    return f"WHERE {' AND '.join(clauses)}", values
+
+
 def _where(given: Mapping[str, Any], newest: bool, after: Position | None) -> tuple[str, list[Any]]:
     clauses, values = narrowed(given, LISTED)
     if after is not None:
@@ -372,11 +394,18 @@ def _where(given: Mapping[str, Any], newest: bool, after: Position | None) -> tu
 @reads(of_places)
 async def lines_at(pool: asyncpg.Pool, places: Sequence[Position]) -> list[PacketLine]:
     """Return the packets at these places, in this order."""
-    shards, seqs = [place.shard for place in places], [place.seq for place in places]
     # What became of a packet stands behind it.
-    bounds = LogRange(shards[0], min(seqs)) if len(set(shards)) == 1 else None
-    rows = await pool.fetch(*bounded(_AT_PLACES, bounds, shards, seqs))
-    return [PacketLine(**row) for row in rows]
+    is_one = len({place.shard for place in places}) == 1
+    return await _lines_within(pool, places, LogRange(*min(places)) if is_one else None)
+
+
+async def _lines_within(pool: asyncpg.Pool, places: Sequence[Position], behind: LogRange | None) -> list[PacketLine]:
+    if not places:
+        return []
+    shards, seqs = [place.shard for place in places], [place.seq for place in places]
+    window = LogRange(shards[0], min(seqs), max(seqs)) if len(set(shards)) == 1 else None
+    text, *values = bounded(_AT_PLACES, behind, shards, seqs)
+    return [PacketLine(**row) for row in await pool.fetch(*windowed(text, window, *values))]
 
 
 # A session's packets as columns for drawing; scores and transfers of a session.

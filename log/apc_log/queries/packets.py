@@ -6,6 +6,7 @@ Other queries share what stands here: the rows that are returned, their columns 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from itertools import groupby
 from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
 from uuid import UUID
 
@@ -17,7 +18,20 @@ from apc_bus.settings import EncryptionSettings
 from apc_contracts.session.session import ReportedEffects
 from apc_contracts.wire.receipts import EffectEntry
 from apc_log.body_encryption import KeyRing, SubjectKey, is_sealed, key_id_of
-from apc_log.heads import Given, LogRange, Reach, bounded, of_given, of_page, of_places, read_range, reads
+from apc_log.heads import (
+    Given,
+    LogRange,
+    Reach,
+    bounded,
+    of_given,
+    of_page,
+    of_places,
+    range_behind,
+    read_page,
+    read_range,
+    reads,
+    windowed,
+)
 
 # What the queries return: frozen rows, times in UTC, JSON columns as Python values.
 
@@ -335,10 +349,12 @@ def traced(given: TraceFilters) -> tuple[str, list[Any]]:
     """
     clauses, values = narrowed(given)
     count = len(clauses)
-    clauses.append(f"(packet.shard, packet.seq) > (${count + 1}, ${count + 2})")
+    # The planner passes over shards by the plain comparison alone.
+    clauses.append(f"(packet.shard, packet.seq) > (${count + 1}, ${count + 2}) AND packet.shard >= ${count + 1}")
     statement = (
         f"SELECT {columns(PacketRow, 'packet')} FROM apc_log.agent_packets AS packet "
-        f"WHERE {' AND '.join(clauses)} /*within packet*/ ORDER BY packet.shard, packet.seq LIMIT ${count + 3}"
+        f"WHERE {' AND '.join(clauses)} /*within packet*/ /*window packet*/ "
+        f"ORDER BY packet.shard, packet.seq LIMIT ${count + 3}"
     )
     return statement, values
 
@@ -346,7 +362,7 @@ def traced(given: TraceFilters) -> tuple[str, list[Any]]:
 STATES = """
 SELECT now.state FROM apc_log.agent_packets AS packet
 CROSS JOIN LATERAL apc_log.packet_states(packet.session_id, packet.packet_id, packet.recipients/*range*/) AS now
-WHERE packet.shard = $1 AND packet.seq = ANY($2::bigint[]) /*within packet*/ ORDER BY packet.seq
+WHERE packet.shard = $1 AND packet.seq = ANY($2::bigint[]) /*within packet*/ /*window packet*/ ORDER BY packet.seq
 """
 
 TRANSITIONS = f"""
@@ -357,6 +373,17 @@ WHERE step.seq >= 1 /*within step*/
 ORDER BY step.shard, step.seq, step.ordinal
 """
 
+_IDS = """
+SELECT shard, seq FROM apc_log.packet_ids WHERE packet_id = $1 AND ($2::text IS NULL OR session_id = $2)
+  AND (shard, seq) > ($3, $4) /*within packet_ids*/ ORDER BY shard, seq
+"""
+_LAST_HOP = """
+SELECT max(hop.seq) FROM unnest($1::text[], $2::uuid[]) AS wanted(session_id, packet_id)
+JOIN apc_log.packet_events AS hop USING (session_id, packet_id)
+WHERE hop.seq >= 1 /*within hop*/
+"""
+_NEAR = 1_000
+"""Entries behind a page that are read without a look for the last one that is about it."""
 _REFERS_TO = "SELECT refers_to FROM apc_log.agent_packets WHERE shard = $1 AND seq = $2"
 STALE = """
 SELECT stale.session_id, stale.packet_id, stale.because_packet_id, stale.retraction_packet_id, stale.marked_at
@@ -439,21 +466,28 @@ async def trace(
     `limit` is the largest number of packets; go on with `after=page.after` until that is None.
     """
     rows = await list_agent_packets(pool, limit=limit, after=after, **filters)
-    bounds = await _range_behind(pool, rows)
+    packets: list[PacketTimeline] = []
+    for _, of_shard in groupby(rows, lambda row: row.shard):
+        packets += await _timelines(pool, list(of_shard), with_events)
+    return TracePage(tuple(packets), rows[-1].position if len(rows) == limit else None)
+
+
+async def _timelines(pool: asyncpg.Pool, rows: Sequence[PacketRow], with_events: bool) -> list[PacketTimeline]:
+    """Return what became of packets of one shard, which are in the order of the log."""
+    named = [(row.session_id, row.packet_id) for row in rows]
+    bounds = await range_of(pool, [row.position for row in rows], named)
     states = await _states_of(pool, rows, bounds)
     stale = await stale_packets(pool, rows, bounds)
     transitions = await transitions_of(pool, rows, bounds) if with_events else []
     steps: dict[tuple[str, UUID], list[TransitionRow]] = {}
     for row in transitions:
         steps.setdefault((row.session_id, row.packet_id), []).append(row)
-    named = [(row.session_id, row.packet_id) for row in rows]
     effects = await effects_of(pool, named, bounds) if with_events else {}
-    packets = tuple(
+    return [
         PacketTimeline(row, state, tuple(steps.get(key, ())), stale.get(key), tuple(effects.get(key, ())))
         for row, state in zip(await opened_bodies(pool, rows), states, strict=True)
         for key in [(row.session_id, row.packet_id)]
-    )
-    return TracePage(packets, rows[-1].position if len(rows) == limit else None)
+    ]
 
 
 @reads(of_page)
@@ -461,11 +495,20 @@ async def list_agent_packets(
     pool: asyncpg.Pool, *, limit: int = 100, after: Position | None = None, **filters: Unpack[TraceFilters]
 ) -> list[PacketRow]:
     """Return packets that match every filter, in the order of the log, after `after`."""
-    statement, values = traced(filters)
-    session_id = filters.get("session_id")
+    session_id, packet_id = filters.get("session_id"), filters.get("packet_id")
     bounds = None if session_id is None else await read_range(pool, [session_id])
-    records = await pool.fetch(*bounded(statement, bounds, *values, *(after or BEGINNING), limit))
-    return [to_row(PacketRow, record) for record in records]
+    if packet_id is None:
+        records = await read_page(pool, *traced(filters), after, limit, within=bounds)
+        return [to_row(PacketRow, record) for record in records]
+    # Ids stand in a narrow table with an index: from there each packet is read where it stands.
+    places = await pool.fetch(*bounded(_IDS, bounds, packet_id, session_id, *(after or BEGINNING)))
+    statement, values = traced({**filters, "packet_id": None})
+    rows: list[PacketRow] = []
+    for shard, seq in places:
+        if len(rows) < limit:
+            records = await pool.fetch(*bounded(statement, LogRange(shard, seq, seq), *values, shard, seq - 1, 1))
+            rows += [to_row(PacketRow, record) for record in records]
+    return rows
 
 
 @reads(of_given)
@@ -486,12 +529,17 @@ async def get_packet_timeline(
     return page.packets[0] if page.packets else None
 
 
-async def _range_behind(pool: asyncpg.Pool, packets: Sequence[PacketRow]) -> LogRange | None:
-    """Return the range that holds everything about these packets: nothing about a packet comes before it."""
-    bounds = await read_range(pool, {packet.session_id for packet in packets})
-    if bounds is None or any(packet.shard != bounds.shard for packet in packets):
-        return None
-    return replace(bounds, first=min(packet.seq for packet in packets))
+async def range_of(
+    pool: asyncpg.Pool, places: Sequence[Position], packets: Sequence[tuple[str, UUID]]
+) -> LogRange | None:
+    """Return the range from packets of one shard, at these places, to the last hop of any; None if it is not known."""
+    sessions, ids = [session for session, _ in packets], [packet_id for _, packet_id in packets]
+    bounds = await range_behind(pool, *min(places), sessions)
+    last = max(place.seq for place in places)
+    if bounds is None or bounds.last - last <= _NEAR:
+        return bounds
+    hop = await pool.fetchval(*bounded(_LAST_HOP, bounds, sessions, ids))
+    return replace(bounds, last=max(hop or 0, last))
 
 
 @reads(_of_rows)
@@ -541,14 +589,12 @@ async def list_conflicts(
     return [to_row(ConflictRow, row) for row in rows]
 
 
-async def _states_of(pool: asyncpg.Pool, packets: Iterable[PacketRow], bounds: LogRange | None) -> list[str]:
-    by_shard: dict[int, list[int]] = {}
-    for packet in packets:
-        by_shard.setdefault(packet.shard, []).append(packet.seq)
-    states: list[str] = []
-    for shard, numbers in by_shard.items():  # both in the order of the log, as the packets are
-        states += [record[0] for record in await pool.fetch(*bounded(STATES, bounds, shard, numbers))]
-    return states
+async def _states_of(pool: asyncpg.Pool, packets: Sequence[PacketRow], bounds: LogRange | None) -> list[str]:
+    """Return the states of packets of one shard, which are in the order of the log."""
+    shard, numbers = packets[0].shard, [packet.seq for packet in packets]
+    text, *values = bounded(STATES, bounds, shard, numbers)
+    window = LogRange(shard, numbers[0], numbers[-1])
+    return [record[0] for record in await pool.fetch(*windowed(text, window, *values))]
 
 
 # Effects that the handlers of packets made outside the bus: entries of their workers and of operators.

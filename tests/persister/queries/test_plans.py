@@ -3,10 +3,11 @@
 import importlib
 import inspect
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import asyncpg
 import pytest
@@ -16,14 +17,22 @@ from tests.support.log import LogBench, coordination, divide, hop, lifecycle, pa
 
 from apc_contracts.contract.contract import load_contract
 from apc_log.heads import LogRange, bounded, read_range
-from apc_log.queries import list_conflicts, list_held_packets, replay, session_effects, trace
+from apc_log.queries import (
+    Position,
+    list_agent_packets,
+    list_conflicts,
+    list_held_packets,
+    replay,
+    session_effects,
+    trace,
+)
 from apc_log.queries.agents import list_invocations
 from apc_log.queries.arbitrations import candidate_origins
 from apc_log.queries.dead import delivery_history, list_dead, packet_places
 from apc_log.queries.failures import failures_of
 from apc_log.queries.outcomes import find_done, list_answers, list_reviews, states_entered
-from apc_log.queries.packet_pages import lines_at
-from apc_log.queries.packets import traced
+from apc_log.queries.packet_pages import lines_at, page_of_packets
+from apc_log.queries.packets import PacketRow, to_row, traced
 from apc_log.queries.questions import list_answered, read_verdicts
 from apc_log.queries.session_pages import count_ranges, extent_of, last_entry, page_of_moves, session_figures
 from apc_log.queries.surroundings import count_refusals, read_log_doubts
@@ -203,6 +212,63 @@ async def test_bounds_change_no_result(bench: LogBench) -> None:
     assert await read_range(bench.pool, ["session-2"]) is None
     assert within == await readings(bench.pool)
     assert len(within[0].packets) == 10
+    # As if entries of another shard named them.
+    await bench.pool.execute("UPDATE apc_log.sessions SET first_seq = 0")
+    assert within == await readings(bench.pool)
+
+
+_LOCKED = """
+SELECT DISTINCT class.relname FROM pg_locks JOIN pg_class AS class ON class.oid = relation
+WHERE pid = pg_backend_pid() AND class.relkind = 'r' AND class.relname ~ '^agent_packets_0_'
+"""
+
+
+async def segments_of(connection: asyncpg.Connection, reading: Callable[[asyncpg.Pool], Awaitable[object]]) -> set[int]:
+    """Return the segments whose packets a reading has planned or read: it holds a lock on each."""
+    async with connection.transaction(readonly=True):
+        assert await reading(cast(asyncpg.Pool, connection))
+        return {int(row["relname"].rpartition("_")[2]) // SEGMENT for row in await connection.fetch(_LOCKED)}
+
+
+async def test_pages_read_the_segments_that_they_need(divided: asyncpg.Connection) -> None:
+    """A page looks at one segment, then at two more, and stops where it is full; an id leads to its packet."""
+    own = await read_range(divided, ["session-2"])
+    assert own is not None
+    last = (own.last - 1) // SEGMENT
+    row = await divided.fetchrow("SELECT packet_id, seq FROM apc_log.packet_ids WHERE session_id = 'session-2' LIMIT 1")
+    middle = Position(0, 2 * SEGMENT)
+    plain = traced({})[0]
+    assert await segments_of(divided, lambda one: one.fetch(plain, -1, 0, 10)) >= set(range(PARTS))
+    assert await segments_of(divided, lambda one: list_agent_packets(one, limit=10)) == {0}
+    assert await segments_of(divided, lambda one: list_agent_packets(one, limit=10, after=middle)) == {2}
+    assert await segments_of(divided, lambda one: list_agent_packets(one, packet_id=row["packet_id"])) == {
+        (row["seq"] - 1) // SEGMENT
+    }
+    assert await segments_of(divided, lambda one: trace(one, limit=10)) == {0}
+    assert await segments_of(divided, lambda one: trace(one, run_id="run-2", limit=10)) <= set(range(last + 1))
+    for given in ({}, {"sender": "sender-1", "run_id": "run-3"}):
+        page = partial(page_of_packets, given=given, newest=True, after=None, limit=10)
+        assert await segments_of(divided, page) <= {PARTS - 2, PARTS - 1, PARTS}  # few entries are in the last one
+
+
+async def test_pages_find_the_same_in_many_ranges_as_in_one(divided: asyncpg.Connection) -> None:
+    pool = cast(asyncpg.Pool, divided)
+    everything = [to_row(PacketRow, row) for row in await divided.fetch(traced({})[0], -1, 0, 1000)]
+    assert len(everything) > 200
+    assert await list_agent_packets(pool, limit=1000) == everything
+    for newest, rows in ((False, everything), (True, everything[::-1])):
+        for given in ({}, {"run_id": "run-2"}, {"verdict": "refused"}, {"packet_type": "IDEA", "run_id": "run-1"}):
+            fitting = [
+                (row.shard, row.seq)
+                for row in rows
+                if all(getattr(row, name) == wanted for name, wanted in given.items())
+            ]
+            found: list[tuple[int, int]] = []
+            after = None
+            while page := await page_of_packets(pool, given, newest=newest, after=after, limit=37):
+                after = Position(page[-1].shard, page[-1].seq)
+                found += [(row.shard, row.seq) for row in page]
+            assert found == fitting, (given, newest)
 
 
 UNBOUNDED = {

@@ -7,6 +7,7 @@ import asyncpg
 
 from apc_bus.database import open_pool
 from apc_bus.settings import ArchiveSettings
+from apc_log.heads import READING
 
 READER = "apc_reader"
 STATE_READER = "apc_state_reader"
@@ -30,7 +31,7 @@ async def open_reader(url: str, wait: timedelta) -> asyncpg.Pool:
 
     Raises DatabaseUnavailable.
     """
-    pool = await _open(url, wait, _CONNECTIONS, {"role": READER, **_SETTINGS})
+    pool = await _open(url, wait, _CONNECTIONS, {"role": READER, **_SETTINGS, **READING})
     archive = ArchiveSettings()
     if archive.archive_url is not None:
         from apc_log.thawing import read_archive  # loads an object store

@@ -10,6 +10,7 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from datetime import timedelta
+from functools import partial
 from hashlib import sha256
 from itertools import cycle
 from pathlib import Path
@@ -23,13 +24,15 @@ from tests.support.servers import S3Server
 
 from apc_bus.database import open_pool
 from apc_bus.settings import ArchiveSettings, PersisterSettings
+from apc_contracts.contract.contract import load_contract
 from apc_log.archive import BLOCK, MANIFEST, OBJECTS, Archive, Manifest
 from apc_log.batch import PacketEntry, SessionUpdate
 from apc_log.cold import open_cold
 from apc_log.cold_verification import verify_cold
-from apc_log.heads import read_ends, read_tree_sizes
+from apc_log.heads import READING, read_ends, read_tree_sizes
 from apc_log.offline_verifier import PublicKey, parse_note
 from apc_log.queries import Position, trace
+from apc_log.queries.agents import list_invocations
 from apc_log.queries.packet_pages import page_of_packets
 from apc_log.thawing import read_archive
 from apc_persister.ageing import Ageing, Policy, record_segment
@@ -241,7 +244,7 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 async def measure_segments(servers: Servers, figures: Figures) -> None:
-    """Read a log of 64 segments in one shard, and one of 16 shards with 4 each, as `apc_reader`'s statements do."""
+    """Read a log of 64 segments in one shard, and one of 16 shards with 4 each, as the web console does."""
     for name, shards, segments in (("64", 1, 64), ("16x4", 16, 4)):
         url = await servers.fresh_database()
         superuser = await asyncpg.connect(url)
@@ -255,25 +258,37 @@ async def measure_segments(servers: Servers, figures: Figures) -> None:
                 await loader.load(50, 50)
             await loader.close()
         await pool.execute("VACUUM ANALYZE")
+        await pool.close()
+        pool = await open_pool(url, max_size=1, server_settings=READING)
         await _read_segments(pool, name, shards // 2, figures)
         await pool.close()
 
 
 async def _read_segments(pool: asyncpg.Pool, name: str, shard: int, figures: Figures) -> None:
-    run_id = f"run-{shard}-1"
-    rows = (await trace(pool, run_id=run_id, limit=_PAGES)).packets
-    ids = cycle([row.packet.packet_id for row in rows])
+    server = psutil.Process(await pool.fetchval("SELECT pg_backend_pid()"))
     middle = Position(shard, (await read_ends(pool))[shard] // 2)
+    rows = (await trace(pool, limit=_PAGES, after=middle)).packets
+    run_id, ids = rows[0].packet.run_id, cycle([row.packet.packet_id for row in rows])
+    in_run = (await trace(pool, run_id=run_id, limit=200)).packets[-1].packet.position
+    newest = partial(page_of_packets, newest=True, after=None, limit=100)
     readings: Mapping[str, Callable[[asyncpg.Pool], Awaitable[object]]] = {
         "packet": lambda one: trace(one, packet_id=next(ids), limit=1),
         "page_all": lambda one: trace(one, limit=100),
         "page_middle": lambda one: trace(one, limit=100, after=middle),
         "page_run": lambda one: trace(one, run_id=run_id, limit=100),
+        "page_run_behind": lambda one: trace(one, run_id=run_id, limit=100, after=in_run),
+        "newest": lambda one: newest(one, {}),
+        "newest_run": lambda one: newest(one, {"run_id": run_id}),
+        "agent": lambda one: list_invocations(one, load_contract(), rows[0].packet.sender_agent_id),
     }
     for reading, work in readings.items():
+        await work(pool)
+        began = server.cpu_times()
         taken_ms = await p95_ms(lambda work=work: work(pool), _PAGES)  # type: ignore[misc]
+        ended = server.cpu_times()
+        cpu_ms = 1000 * (ended.user + ended.system - began.user - began.system) / _PAGES
         locks = await _locks_of(pool, work)
-        note = f"{locks:,} locks; {name} segments of {_SMALL_SEGMENT:,} entries"
+        note = f"{cpu_ms:.0f} ms of the server's CPU, {locks:,} locks; {name} segments of {_SMALL_SEGMENT:,} entries"
         figures.add(
             Figure(f"segments_{name}_{reading}", taken_ms, "ms p95", SEGMENTS_BAR_MS, 1.0, is_time=True, note=note)
         )

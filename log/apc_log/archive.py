@@ -251,6 +251,10 @@ def _problem_of(manifest: Manifest, origin: str, first: int, text: bytes) -> str
         return f"its checkpoint, of {checkpoint.size} entries of {checkpoint.origin}, does not cover the segment"
     if len(manifest.beyond) != len(widths_between(manifest.last, checkpoint.size)):
         return "it does not lead from its end to its checkpoint"
+    if not all(isinstance(entry, str) for entry in manifest.log_entries):
+        return "its log entries are no texts"
+    if manifest.object(LEAVES).size != blocks * BLOCK * HASH_SIZE:
+        return f"a segment of {blocks} blocks has no leaves of {manifest.object(LEAVES).size} bytes"
     if sum(manifest.counts.values()) != manifest.last - manifest.first + 1:
         return "its counts are not those of its range"
     return None if manifest.text == text else "it does not agree with itself, or is not in its one spelling"

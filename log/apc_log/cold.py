@@ -490,7 +490,12 @@ class ColdLog:
             paths = await self._stack.enter_async_context(self._archive.fetched_all(wanted))
             for manifest, path in zip(self._manifests, paths, strict=True):
                 shards.setdefault(manifest.shard, []).append(str(path))
-            parts = [f"SELECT {shard} AS shard, * FROM read_parquet({files!r})" for shard, files in shards.items()]
+            # Numbers that are read here stand in later statements: an object whose column has another type is an error.
+            columns = ", ".join(f"CAST({name} AS {DUCKDB[kind]}) AS {name}" for name, kind in SCHEMAS[table].items())
+            parts = [
+                f"SELECT {shard} AS shard, {columns} FROM read_parquet([{', '.join(map(_quoted, files))}])"
+                for shard, files in shards.items()
+            ]
             if not parts:
                 columns = ", ".join(f"NULL::{DUCKDB[kind]} AS {name}" for name, kind in SCHEMAS[table].items())
                 parts = [f"SELECT 0 AS shard, {columns} WHERE false"]
@@ -570,8 +575,9 @@ class ColdEngine:
         self._finalizer()
 
 
-def _place(record: Record) -> str:
-    return f"({record['shard']}, {record['seq']})"
+def _quoted(text: str) -> str:
+    """Return a text as a constant of SQL."""
+    return "'" + text.replace("'", "''") + "'"
 
 
 def _sent(value: Any) -> Any:

@@ -186,6 +186,10 @@ HERE: Table = {
         "test_a_stranger_signs_the_manifests_checkpoint": "sign_off(",
         "test_a_digest_that_is_a_path_names_no_file": "write_bytes(",
         "test_an_object_that_is_no_table_is_a_finding": "sign_off(",
+        "test_made_up_entries_of_the_log_in_a_manifest_are_findings": "sign_off(",
+        "test_an_entry_of_the_log_that_is_no_text_is_a_finding": "write_bytes(",
+        "test_leaves_without_end_are_not_read": "write_bytes(",
+        "test_more_rows_than_entries_are_not_read": "sign_off(",
     },
     "log/test_findings.py": {
         "test_one_change_is_one_finding_that_names_it": "disable_guards(",
@@ -314,6 +318,7 @@ ELSEWHERE: Table = {
 NO_ACT: Table = {
     "log/test_archive_attacks.py": {
         "test_the_archive_as_it_is_has_no_finding": "honest use",
+        "test_a_folder_of_any_name_is_read": "honest use",
     },
     "web/test_local_token.py": {
         "test_links_outlive_a_restart_and_the_file_is_for_its_owner_alone": "honest use",

@@ -18,7 +18,7 @@ from apc_log.cold import open_cold, prove_cold
 from apc_log.cold_verification import ColdReport, verify_cold
 from apc_log.errors import ArchiveDiffers
 from apc_log.merkle import fold_bytes
-from apc_log.offline_verifier import CheckFailed, leaf_hash
+from apc_log.offline_verifier import COLUMNS, CheckFailed, leaf_hash
 
 pytestmark = pytest.mark.postgres
 
@@ -261,3 +261,85 @@ async def test_an_object_that_is_no_table_is_a_finding(copied: ArchivedLog, spoi
     assert any("cannot be read" in one.message for one in report.findings), report.findings
     assert {one.segment for one in report.findings} == {copied.manifests[0].place}
     assert report.size == 2 * BLOCK, "the tree goes on from the leaves"
+
+
+async def test_a_number_that_is_sql_is_not_run_by_a_reader(copied: ArchivedLog, tmp_path: Path) -> None:
+    """Places that were read stand in the next statement: a column of numbers may hold nothing else."""
+    written = tmp_path / "written"
+    statement = f"'0' AND '0'; COPY (SELECT 1) TO '{written}'; SELECT '', '' WHERE ? IS NULL --"
+    path = path_of(copied, 0, "packet.parquet")
+    table = pq.read_table(path)
+    numbers = pa.array([statement, *("9" for _ in range(len(table) - 1))])
+    pq.write_table(table.set_column(table.column_names.index("seq"), "seq", numbers), path)
+
+    async with open_cold(copied.archive(), [manifest_in(copied, 0)]) as cold:
+        unguarded = {"packet": f"SELECT 0 AS shard, * FROM read_parquet('{path}')"}
+        cold._ready.update(unguarded)
+        with pytest.raises(KeyError):
+            await cold.packets(limit=1)
+    assert written.exists(), "the reader's own rights wrote it"
+
+    written.unlink()
+    async with open_cold(copied.archive(), [manifest_in(copied, 0)]) as cold:
+        with pytest.raises(ArchiveDiffers, match=r"packet\.parquet: it cannot be read"):
+            await cold.packets(limit=1)
+    assert not written.exists()
+
+
+async def test_a_folder_of_any_name_is_read(copied: ArchivedLog, tmp_path: Path) -> None:
+    folder = (tmp_path / 'it\'s "quoted" [ab]*\n').resolve()
+    (copied.folder).rename(folder)
+    there = copied.at(folder)
+    async with open_cold(there.archive(), [copied.manifests[0]]) as cold:
+        assert len(await cold.packets(limit=3)) == 3
+    assert (await verify(there)).findings == []
+
+
+def log_entry(kind: str, detail: object) -> str:
+    """Return an entry as the guard writes them, of another detail."""
+    values = {"kind": kind, "detail": detail}
+    return json.dumps(["log", 1, 0, 5, *(values.get(name) for name in COLUMNS["log", 1])], separators=(",", ":"))
+
+
+async def test_made_up_entries_of_the_log_in_a_manifest_are_findings(copied: ArchivedLog) -> None:
+    """The verification is ended by none of them: it goes on to the end of the log."""
+    details: list[object] = [None, {}, "x", {"first_seq": [1]}, {"first_seq": "x"}, {"first_seq": 1}]
+    entries = ["garbage", "", '["packet",1,0,5]', json.dumps(["packet", 1, 0, 5, *[None] * len(COLUMNS["packet", 1])])]
+    entries += [log_entry(kind, detail) for kind in ("expire", "segment") for detail in details]
+    sign_off(copied, 0, log_entries=tuple(entries))
+    report = await verify(copied)
+    told = [one.message for one in report.findings if one.name == MANIFEST]
+    assert sum(one.startswith(("a log entry cannot be read", "log entry 5 differs")) for one in told) == len(entries)
+    assert report.size == 2 * BLOCK
+
+
+@pytest.mark.parametrize("entry", [5, None, ["log"]])
+async def test_an_entry_of_the_log_that_is_no_text_is_a_finding(copied: ArchivedLog, entry: object) -> None:
+    lie = replace(copied.manifests[0], log_entries=(entry,))  # type: ignore[arg-type]
+    path_of(copied, 0, MANIFEST).write_bytes(lie.text)
+    assert message_of(await verify(copied), copied, 0, MANIFEST) == "its log entries are no texts"
+
+
+async def test_leaves_without_end_are_not_read(copied: ArchivedLog) -> None:
+    """A file with holes costs nothing to make: its size is compared before its bytes."""
+    path = path_of(copied, 0, LEAVES)
+    with path.open("r+b") as file:
+        file.truncate(1 << 24)
+    objects = [replace(one, size=1 << 24) if one.name == LEAVES else one for one in copied.manifests[0].objects]
+    path_of(copied, 0, MANIFEST).write_bytes(replace(copied.manifests[0], objects=tuple(objects)).text)
+    message = message_of(await verify(copied), copied, 0, MANIFEST)
+    assert message == "a segment of 1 blocks has no leaves of 16777216 bytes"
+
+
+async def test_more_rows_than_entries_are_not_read(copied: ArchivedLog) -> None:
+    """A few kilobytes of Parquet say as many rows as they like."""
+    path = path_of(copied, 0, "hop.parquet")
+    schema = pq.read_schema(path)
+    count = BLOCK + 1
+    said = {"seq": pa.repeat(1, count), "entry": pa.repeat("[]", count)}
+    columns = [said.get(field.name, pa.nulls(count, field.type)) for field in schema]
+    columns = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
+    pq.write_table(pa.Table.from_arrays(columns, schema=schema), path, compression="zstd")
+    assert path.stat().st_size < 10_000
+    sign_off(copied, 0)
+    assert "more than the segment has entries" in message_of(await verify(copied), copied, 0, "hop.parquet")

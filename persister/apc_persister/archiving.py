@@ -456,6 +456,25 @@ WHERE relnamespace = 'apc_restored'::regnamespace AND relkind = 'r' AND relname 
 """
 
 
+# Whatever of a table runs or turns rows away when they are inserted: every archiver may change the tables.
+_CHANGED = """
+SELECT relname::text FROM pg_class AS one
+WHERE relnamespace = 'apc_restored'::regnamespace AND relname = ANY ($1::text[]) AND (
+    relkind <> 'p' OR relispartition OR relrowsecurity
+    OR EXISTS (SELECT FROM pg_trigger WHERE tgrelid = one.oid)
+    OR EXISTS (SELECT FROM pg_rewrite WHERE ev_class = one.oid)
+    OR EXISTS (SELECT FROM pg_constraint WHERE conrelid = one.oid AND contype <> 'n')
+    OR EXISTS (SELECT FROM pg_attrdef WHERE adrelid = one.oid)
+    OR EXISTS (SELECT FROM pg_partitioned_table WHERE partrelid = one.oid AND partexprs IS NOT NULL)
+    OR EXISTS (SELECT FROM pg_index WHERE indrelid = one.oid AND (indexprs IS NOT NULL OR indpred IS NOT NULL))
+    OR EXISTS (SELECT FROM pg_attribute AS own WHERE attrelid = one.oid AND attnum > 0 AND NOT attisdropped
+               AND atttypid IS DISTINCT FROM (
+                   SELECT atttypid FROM pg_attribute AS logged
+                   WHERE attrelid = format('apc_log.%I', relname)::regclass AND logged.attname = own.attname)))
+ORDER BY 1
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Restored:
     """What a restored segment has."""
@@ -476,7 +495,7 @@ async def restore_segment(connection: AnyConnection, archive: Archive, shard: in
 
     Raises:
         ArchiveUnavailable, ArchiveDiffers: an object cannot be read, or differs from its manifest, or from the tree.
-        ArchiveError: there is no such segment, it is not archived, or has expired.
+        ArchiveError: there is no such segment, it is not archived, or has expired; a table there was changed.
         asyncpg.InsufficientPrivilegeError: the user may not.
     """
     await _make_tables(connection)
@@ -539,6 +558,7 @@ async def _give_away(connection: AnyConnection, table: str) -> None:
 
 async def _load(connection: AnyConnection, archive: Archive, manifest: Manifest) -> int:
     """Write the rows, in the transaction of the connection; return how many."""
+    await _refuse_changed(connection)
     columns: dict[str, list[str]] = {}
     for table in RESTORED:
         found = await connection.fetch(_COLUMNS_OF, f"apc_log.{table}")
@@ -570,6 +590,20 @@ async def _load(connection: AnyConnection, archive: Archive, manifest: Manifest)
             await connection.execute(f"TRUNCATE pg_temp.restoring_{table}")
             total += len(rows)
     return total
+
+
+async def _refuse_changed(connection: AnyConnection) -> None:
+    """Raise ArchiveError unless the tables are as we make them; they stay so until the transaction ends.
+
+    A trigger of another archiver would run with the rights of who restores.
+    """
+    tables = ", ".join(f"apc_restored.{table}" for table in RESTORED)
+    await connection.execute(f"LOCK TABLE {tables} IN SHARE ROW EXCLUSIVE MODE")
+    changed = await connection.fetchval(_CHANGED, list(RESTORED))
+    if changed is not None:
+        raise ArchiveError(
+            f"apc_restored.{changed} is not as `apc log restore` makes it: find out who changed it, and drop it"
+        )
 
 
 async def drop_restored(connection: AnyConnection) -> int:

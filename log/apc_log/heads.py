@@ -233,6 +233,13 @@ SELECT shard, first_seq IS NOT DISTINCT FROM 0 AS is_elsewhere,
        CASE WHEN NOT EXISTS (SELECT FROM apc_log.shards WHERE bounded_seq < next_seq - 1) THEN last_seq END AS last
 FROM apc_log.sessions WHERE session_id = ANY ($1::text[])
 """
+_LAST_HOP = """
+SELECT max(hop.seq) FROM unnest($1::text[], $2::uuid[]) AS wanted(session_id, packet_id)
+JOIN apc_log.packet_events AS hop USING (session_id, packet_id)
+WHERE hop.seq >= 1 /*within hop*/
+"""
+_NEAR = 1_000
+"""Entries behind a page that are read without a look for the last one that is about it."""
 _WITHIN = re.compile(r"/\*within (\w+)\*/")
 _PARAMETER = re.compile(r"\$(\d+)")
 LAST: Final = (1 << 63) - 1
@@ -248,7 +255,7 @@ class LogRange:
     last: int = LAST
 
 
-async def range_behind(
+async def _range_behind(
     connection: asyncpg.Pool | AnyConnection, shard: int, seq: int, session_ids: Collection[str]
 ) -> LogRange | None:
     """Return the range behind a place that holds everything about packets of these sessions in one shard.
@@ -276,6 +283,25 @@ async def read_range(connection: asyncpg.Pool | AnyConnection, session_ids: Coll
     return LogRange(rows[0]["shard"], min(row["first"] for row in rows), max(row["last"] for row in rows))
 
 
+async def range_of(
+    connection: asyncpg.Pool | AnyConnection, places: Sequence[tuple[int, int]], packets: Sequence[tuple[str, UUID]]
+) -> LogRange | None:
+    """Return the range from packets of one shard, at these places, to the last hop of any; None if it is not known.
+
+    Args:
+        connection: what takes statements.
+        places: shard and seq of each packet.
+        packets: session and id of each.
+    """
+    sessions, ids = [session for session, _ in packets], [packet_id for _, packet_id in packets]
+    bounds = await _range_behind(connection, *min(places), sessions)
+    last = max(seq for _, seq in places)
+    if bounds is None or bounds.last - last <= _NEAR:
+        return bounds
+    hop = await connection.fetchval(*bounded(_LAST_HOP, bounds, sessions, ids))
+    return replace(bounds, last=max(hop or 0, last))
+
+
 def bounded(statement: str, bounds: LogRange | None, *values: Any) -> tuple[Any, ...]:
     """Return a statement and its parameters, to be sent as they are: `values`, then the bounds if they are known.
 
@@ -297,86 +323,8 @@ def _filled(statement: str) -> str:
     return filled.replace("/*range*/", f", ${at}, ${at + 1}, ${at + 2}")
 
 
-# Pages in the order of the log: they look at a few segments after the other, so that the planner opens no more.
-
 READING: Final[Mapping[str, str]] = {"plan_cache_mode": "force_custom_plan"}
 """Settings of connections that only read the log: a plan for any bounds names all segments, and is kept in memory."""
-_BEHIND = """
-SELECT segment.shard, segment.first_seq, segment.last_seq
-FROM apc_log.segments AS segment JOIN apc_log.shards AS head ON head.shard = segment.shard
-WHERE (segment.shard, segment.last_seq) > ($1, $2) AND segment.first_seq < head.next_seq
-  AND ($3::integer IS NULL OR segment.shard = $3 AND segment.first_seq <= $5 AND segment.last_seq >= $4)
-ORDER BY segment.shard, segment.first_seq LIMIT $6
-"""
-_BEFORE = """
-SELECT segment.shard, segment.first_seq, segment.last_seq
-FROM apc_log.segments AS segment JOIN apc_log.shards AS head ON head.shard = segment.shard
-WHERE (segment.shard, segment.first_seq) < ($1, $2) AND segment.first_seq < head.next_seq
-  AND ($3::integer IS NULL OR segment.shard = $3 AND segment.first_seq <= $5 AND segment.last_seq >= $4)
-ORDER BY segment.shard DESC, segment.first_seq DESC LIMIT $6
-"""
-_MOST_WINDOWS = 8
-_MOST_IN_WINDOWS = 127
-"""Segments: one, then two, four … sixty-four."""
-_BEGINNING, _END = (-1, 0), ((1 << 31) - 1, LAST)
-"""Before the first entry of the log, and after its last."""
-
-
-async def windows_of(
-    connection: asyncpg.Pool | AnyConnection, after: tuple[int, int], within: LogRange | None, *, newest: bool
-) -> list[LogRange | None]:
-    """Return where a page is looked for: ever larger ranges of one shard each, and at last the rest, which is `within`.
-
-    None = all of the log. A page that is found early reads one segment; one that few packets fit reads each once.
-    """
-    given = (None, None, None) if within is None else (within.shard, within.first, within.last)
-    rows = await connection.fetch(_BEFORE if newest else _BEHIND, *after, *given, _MOST_IN_WINDOWS + 1)
-    found: list[LogRange | None] = []
-    at, size = 0, 1
-    while at < len(rows) and len(found) < _MOST_WINDOWS:
-        of_shard = [row for row in rows[at : at + size] if row["shard"] == rows[at]["shard"]]
-        first, last = min(row["first_seq"] for row in of_shard), max(row["last_seq"] for row in of_shard)
-        if within is not None:
-            first, last = max(first, within.first), min(last, within.last)
-        found.append(LogRange(of_shard[0]["shard"], first, last))
-        at, size = at + len(of_shard), 2 * size
-    return found if at == len(rows) else [*found, within]
-
-
-async def read_page(
-    connection: asyncpg.Pool | AnyConnection,
-    statement: str,
-    values: Sequence[Any],
-    after: tuple[int, int] | None,
-    limit: int,
-    *,
-    newest: bool = False,
-    within: LogRange | None = None,
-) -> list[asyncpg.Record]:
-    """Return at most `limit` rows of packets behind a place, in the order of the log or against it.
-
-    Args:
-        connection: what takes statements.
-        statement: it ends with the parameters shard, seq and limit. `/*window packet*/` stands for the bounds of the
-            packets that are looked at, `/*within NAME*/` for those of everything about them.
-        values: its other parameters.
-        after: None = from the beginning, or from the end.
-        limit: the largest number of rows.
-        newest: against the order of the log.
-        within: where all of it stands, if that is known.
-    """
-    place = after or (_END if newest else _BEGINNING)
-    if getattr(connection, "is_thawed", False):
-        return list(await connection.fetch(*bounded(statement, within, *values, *place, limit)))
-    rows: list[asyncpg.Record] = []
-    for window in await windows_of(connection, place, within, newest=newest):
-        text, *given = bounded(statement, within, *values, *place, limit - len(rows))
-        rows += await connection.fetch(*windowed(text, window, *given))
-        if len(rows) == limit:
-            break
-        if window is not None:
-            place = (window.shard, window.first if newest else window.last)
-    return rows
 
 
 def windowed(statement: str, window: LogRange | None, *values: Any) -> tuple[Any, ...]:

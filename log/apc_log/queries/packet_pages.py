@@ -19,12 +19,12 @@ from apc_log.heads import (
     of_given,
     of_page,
     of_places,
-    read_page,
+    range_of,
     read_range,
     reads,
     windowed,
 )
-from apc_log.queries.packets import FILTERS, PacketHead, Position, narrowed, range_of
+from apc_log.queries.packets import FILTERS, PacketHead, Position, narrowed, read_page
 
 RULING = """
 LEFT JOIN LATERAL (
@@ -259,7 +259,7 @@ async def page_of_packets(
         f"{RULING if is_ruled else ''} {where} /*within packet*/ /*window packet*/ "
         f"ORDER BY packet.shard {order}, packet.seq {order} LIMIT ${len(values) + 3}"
     )
-    rows = await read_page(pool, statement, values, after, limit, newest=newest, within=bounds)
+    rows = await read_page(statement, values, pool, after, limit, newest=newest, within=bounds)
     lines: list[PacketLine] = []
     for _, of_shard in groupby(rows, lambda row: row["shard"]):
         part = list(of_shard)

@@ -19,6 +19,7 @@ from apc_contracts.session.session import ReportedEffects
 from apc_contracts.wire.receipts import EffectEntry
 from apc_log.body_encryption import KeyRing, SubjectKey, is_sealed, key_id_of
 from apc_log.heads import (
+    LAST,
     Given,
     LogRange,
     Reach,
@@ -26,8 +27,7 @@ from apc_log.heads import (
     of_given,
     of_page,
     of_places,
-    range_behind,
-    read_page,
+    range_of,
     read_range,
     reads,
     windowed,
@@ -377,13 +377,6 @@ _IDS = """
 SELECT shard, seq FROM apc_log.packet_ids WHERE packet_id = $1 AND ($2::text IS NULL OR session_id = $2)
   AND (shard, seq) > ($3, $4) /*within packet_ids*/ ORDER BY shard, seq
 """
-_LAST_HOP = """
-SELECT max(hop.seq) FROM unnest($1::text[], $2::uuid[]) AS wanted(session_id, packet_id)
-JOIN apc_log.packet_events AS hop USING (session_id, packet_id)
-WHERE hop.seq >= 1 /*within hop*/
-"""
-_NEAR = 1_000
-"""Entries behind a page that are read without a look for the last one that is about it."""
 _REFERS_TO = "SELECT refers_to FROM apc_log.agent_packets WHERE shard = $1 AND seq = $2"
 STALE = """
 SELECT stale.session_id, stale.packet_id, stale.because_packet_id, stale.retraction_packet_id, stale.marked_at
@@ -437,6 +430,85 @@ def _opened(row: PacketRow, key: SubjectKey | None) -> PacketRow:
 
 BEGINNING = Position(-1, 0)
 """Before the first entry of the log."""
+
+# Pages in the order of the log: they look at a few segments after the other, so that the planner opens no more.
+
+_BEHIND = """
+SELECT segment.shard, segment.first_seq, segment.last_seq
+FROM apc_log.segments AS segment JOIN apc_log.shards AS head ON head.shard = segment.shard
+WHERE (segment.shard, segment.last_seq) > ($1, $2) AND segment.first_seq < head.next_seq
+  AND ($3::integer IS NULL OR segment.shard = $3 AND segment.first_seq <= $5 AND segment.last_seq >= $4)
+ORDER BY segment.shard, segment.first_seq LIMIT $6
+"""
+_BEFORE = """
+SELECT segment.shard, segment.first_seq, segment.last_seq
+FROM apc_log.segments AS segment JOIN apc_log.shards AS head ON head.shard = segment.shard
+WHERE (segment.shard, segment.first_seq) < ($1, $2) AND segment.first_seq < head.next_seq
+  AND ($3::integer IS NULL OR segment.shard = $3 AND segment.first_seq <= $5 AND segment.last_seq >= $4)
+ORDER BY segment.shard DESC, segment.first_seq DESC LIMIT $6
+"""
+_MOST_WINDOWS = 8
+_MOST_IN_WINDOWS = 127
+"""Segments: one, then two, four … sixty-four."""
+_END = Position((1 << 31) - 1, LAST)
+"""After the last entry of the log."""
+
+
+async def _windows_of(
+    pool: asyncpg.Pool, after: tuple[int, int], within: LogRange | None, *, newest: bool
+) -> list[LogRange | None]:
+    """Return where a page is looked for: ever larger ranges of one shard each, and at last the rest, which is `within`.
+
+    None = all of the log. A page that is found early reads one segment; one that few packets fit reads each once.
+    """
+    given = (None, None, None) if within is None else (within.shard, within.first, within.last)
+    rows = await pool.fetch(_BEFORE if newest else _BEHIND, *after, *given, _MOST_IN_WINDOWS + 1)
+    found: list[LogRange | None] = []
+    at, size = 0, 1
+    while at < len(rows) and len(found) < _MOST_WINDOWS:
+        of_shard = [row for row in rows[at : at + size] if row["shard"] == rows[at]["shard"]]
+        first, last = min(row["first_seq"] for row in of_shard), max(row["last_seq"] for row in of_shard)
+        if within is not None:
+            first, last = max(first, within.first), min(last, within.last)
+        found.append(LogRange(of_shard[0]["shard"], first, last))
+        at, size = at + len(of_shard), 2 * size
+    return found if at == len(rows) else [*found, within]
+
+
+async def read_page(
+    statement: str,
+    values: Sequence[Any],
+    pool: asyncpg.Pool,
+    after: tuple[int, int] | None,
+    limit: int,
+    *,
+    newest: bool = False,
+    within: LogRange | None = None,
+) -> list[Record]:
+    """Return at most `limit` rows of packets behind a place, in the order of the log or against it.
+
+    Args:
+        statement: it ends with the parameters shard, seq and limit. `/*window packet*/` stands for the bounds of the
+            packets that are looked at, `/*within NAME*/` for those of everything about them.
+        values: its other parameters.
+        pool: what takes statements.
+        after: None = from the beginning, or from the end.
+        limit: the largest number of rows.
+        newest: against the order of the log.
+        within: where all of it stands, if that is known.
+    """
+    place = after or (_END if newest else BEGINNING)
+    if getattr(pool, "is_thawed", False):
+        return list(await pool.fetch(*bounded(statement, within, *values, *place, limit)))
+    rows: list[Record] = []
+    for window in await _windows_of(pool, place, within, newest=newest):
+        text, *given = bounded(statement, within, *values, *place, limit - len(rows))
+        rows += await pool.fetch(*windowed(text, window, *given))
+        if len(rows) == limit:
+            break
+        if window is not None:
+            place = (window.shard, window.first if newest else window.last)
+    return rows
 
 
 def _of_rows(given: Given) -> Reach:
@@ -498,7 +570,7 @@ async def list_agent_packets(
     session_id, packet_id = filters.get("session_id"), filters.get("packet_id")
     bounds = None if session_id is None else await read_range(pool, [session_id])
     if packet_id is None:
-        records = await read_page(pool, *traced(filters), after, limit, within=bounds)
+        records = await read_page(*traced(filters), pool, after, limit, within=bounds)
         return [to_row(PacketRow, record) for record in records]
     # Ids stand in a narrow table with an index: from there each packet is read where it stands.
     places = await pool.fetch(*bounded(_IDS, bounds, packet_id, session_id, *(after or BEGINNING)))
@@ -527,19 +599,6 @@ async def get_packet_timeline(
     """Return one packet with its state and transitions; None if the log does not have it."""
     page = await trace(pool, packet_id=packet_id, session_id=session_id, limit=1)
     return page.packets[0] if page.packets else None
-
-
-async def range_of(
-    pool: asyncpg.Pool, places: Sequence[Position], packets: Sequence[tuple[str, UUID]]
-) -> LogRange | None:
-    """Return the range from packets of one shard, at these places, to the last hop of any; None if it is not known."""
-    sessions, ids = [session for session, _ in packets], [packet_id for _, packet_id in packets]
-    bounds = await range_behind(pool, *min(places), sessions)
-    last = max(place.seq for place in places)
-    if bounds is None or bounds.last - last <= _NEAR:
-        return bounds
-    hop = await pool.fetchval(*bounded(_LAST_HOP, bounds, sessions, ids))
-    return replace(bounds, last=max(hop or 0, last))
 
 
 @reads(_of_rows)

@@ -40,6 +40,9 @@ DECLARE
     row bytea := hashes;
     above bytea;
 BEGIN
+    IF length(hashes) % 32 <> 0 THEN
+        RAISE EXCEPTION '% bytes are not hashes of 32 bytes each', length(hashes) USING ERRCODE = 'invalid_parameter_value';
+    END IF;
     WHILE length(row) > 32 LOOP
         SELECT string_agg(CASE WHEN length(pair) = 64 THEN sha256('\x01' || pair) ELSE pair END, '' ORDER BY at) INTO above
         FROM generate_series(1, length(row), 64) AS at CROSS JOIN LATERAL substr(row, at, 64) AS pair;
@@ -70,7 +73,8 @@ BEGIN
         RAISE EXCEPTION 'shard % has no full segment from entry %', in_shard, first USING ERRCODE = 'invalid_parameter_value';
     ELSIF segment.state <> 'open' THEN
         RETURN segment.record_seq;
-    ELSIF manifest_sha256 !~ '^[0-9a-f]{64}$' OR jsonb_typeof(summary) <> 'object' OR octet_length(summary::text) > 65536 THEN
+    ELSIF (manifest_sha256 ~ '^[0-9a-f]{64}$' AND jsonb_typeof(summary) = 'object' AND octet_length(summary::text) <= 65536
+           AND (summary -> 'bytes' IS NULL OR summary ->> 'bytes' ~ '^[0-9]{1,18}$')) IS NOT TRUE THEN
         RAISE EXCEPTION 'a segment is recorded with the SHA-256 of its manifest and a summary' USING ERRCODE = 'invalid_parameter_value';
     ELSIF found_root IS DISTINCT FROM apc_guard.segment_root(in_shard, first, segment.last_seq) THEN
         RAISE EXCEPTION 'the root of the segment from entry % of shard % is not that of the tree', first, in_shard
@@ -292,15 +296,24 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     last bigint;
     kept bigint;
+    held bigint;
 BEGIN
     SELECT last_seq INTO last FROM apc_guard.segments
     WHERE shard = in_shard AND first_seq = first AND state = 'released' FOR UPDATE;
     SELECT count(*) INTO kept FROM apc_log.agent_packets
     WHERE shard = in_shard AND seq BETWEEN first AND last AND (session_id IN (SELECT apc_guard.staying(in_shard, last))
           OR contract_hash = ANY (apc_guard.staying_contracts('{}')));
-    IF last IS NULL OR kept > 0 THEN
-        RAISE EXCEPTION 'the segment from entry % of shard % cannot expire: %', first, in_shard,
-            CASE WHEN last IS NULL THEN 'it is not released' ELSE format('%s of its packets have to stay', kept) END
+    -- One that was made after the release may name what the archive alone has: of a contract nobody can tell here.
+    SELECT count(*) INTO held FROM apc_log.holds AS hold WHERE is_in_force AND (
+        NOT EXISTS (SELECT FROM apc_log.sessions WHERE session_id = hold.session_id OR run_id = hold.run_id)
+        OR EXISTS (SELECT FROM apc_log.sessions AS session
+                   WHERE (session.session_id = hold.session_id OR session.run_id = hold.run_id)
+                     AND (coalesce(first_seq, 0) = 0 OR shard = in_shard AND first_seq <= last AND last_seq >= first)));
+    IF last IS NULL OR kept > 0 OR held > 0 THEN
+        RAISE EXCEPTION 'the segment from entry % of shard % cannot expire: %', first, in_shard, CASE
+            WHEN last IS NULL THEN 'it is not released'
+            WHEN kept > 0 THEN format('%s of its packets have to stay', kept)
+            ELSE format('%s in force may name what the archive has of it', CASE held WHEN 1 THEN '1 hold' ELSE held || ' holds' END) END
             USING ERRCODE = 'object_not_in_prerequisite_state';
     END IF;
     UPDATE apc_guard.segments SET state = 'expired' WHERE shard = in_shard AND first_seq = first;

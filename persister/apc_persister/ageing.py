@@ -192,9 +192,13 @@ class Ageing:
         return all(_is_past(one, age) for one in ages)
 
     async def _read_contracts(self) -> None:
-        for row in await self.connection.fetch(_CONTRACTS) if self.policy.contracts else ():
+        unknown = set(self.policy.contracts)
+        for row in await self.connection.fetch(_CONTRACTS) if unknown else ():
             if row["name"] in self.policy.contracts:
                 self._contracts[row["contract_hash"]] = self.policy.contracts[row["name"]]
+                unknown.discard(row["name"])
+        if unknown:
+            log.warning("policy_of_unknown_contracts", contracts=sorted(unknown), hint="the log has no such contract")
 
 
 async def record_segment(connection: AnyConnection, manifest: Manifest) -> int:
@@ -324,6 +328,11 @@ SELECT hold_id::text, session_id, run_id, encode(contract_hash, 'hex') AS contra
 FROM apc_log.holds ORDER BY since
 """
 _HOLD = "SELECT apc_guard.hold($1, $2, $3, $4, $5)"
+_KNOWN = """
+SELECT EXISTS (SELECT FROM apc_log.sessions WHERE session_id = $1 OR run_id = $2)
+    OR EXISTS (SELECT FROM apc_log.unopened_sessions WHERE session_id = $1)
+    OR EXISTS (SELECT FROM apc_log.contracts WHERE contract_hash = $3)
+"""
 _LIFT = "SELECT apc_guard.lift_hold($1)"
 
 
@@ -354,6 +363,14 @@ async def hold(
     """
     hold_id: UUID = await connection.fetchval(_HOLD, session, run, contract, reason, until)
     return hold_id
+
+
+async def names_something(
+    connection: AnyConnection, *, session: str | None = None, run: str | None = None, contract: bytes | None = None
+) -> bool:
+    """Return whether the log knows what a hold would name: a mistyped name holds nothing."""
+    known: bool = await connection.fetchval(_KNOWN, session, run, contract)
+    return known
 
 
 async def lift_hold(connection: AnyConnection, hold_id: UUID) -> None:

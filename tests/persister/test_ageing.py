@@ -175,6 +175,8 @@ async def test_what_the_guard_refuses_of_an_archiver(ageing: AgeingLog, postgres
     manifest = "a" * 64
     record = "SELECT apc_guard.record_segment(0, $1, $2, $3, '{}')"
     root = await connection.fetchval("SELECT apc_guard.segment_root(0, 1, 65536)")
+    with pytest.raises(asyncpg.InvalidParameterValueError, match="33 bytes are not hashes"):
+        await connection.fetchval("SELECT apc_guard.fold($1)", bytes(33))
     await connection.execute("SET SESSION AUTHORIZATION apc_archiver")
     with pytest.raises(asyncpg.DataError, match="root of the segment from entry 1"):
         await connection.fetchval(record, 1, b"\0" * 32, manifest)
@@ -182,6 +184,14 @@ async def test_what_the_guard_refuses_of_an_archiver(ageing: AgeingLog, postgres
         await connection.fetchval(record, 131073, root, manifest)
     with pytest.raises(asyncpg.InvalidParameterValueError, match="no full segment from entry 2"):
         await connection.fetchval(record, 2, root, manifest)
+    for digest, summary in (
+        (None, "{}"),
+        (manifest, None),
+        (manifest, '{"bytes": "x"}'),
+        (manifest, '{"bytes": 1e300}'),
+    ):
+        with pytest.raises(asyncpg.InvalidParameterValueError, match="SHA-256 of its manifest and a summary"):
+            await connection.fetchval("SELECT apc_guard.record_segment(0, 1, $1, $2, $3)", root, digest, summary)
     for act in ("build_thin(0, 1, '{}')", "release(0, 1, '{}')"):
         with pytest.raises(asyncpg.ObjectNotInPrerequisiteStateError, match="it is open"):
             await connection.fetchval(f"SELECT apc_guard.{act}")
@@ -372,6 +382,12 @@ async def test_the_log_writer_tells_how_much_room_there_is(ageing: AgeingLog, po
 
 EVER = Policy(release_after=timedelta(0), expire_after=timedelta(0))
 KEEP_CONTRACT = "INSERT INTO apc_log.contracts (contract_hash, document) VALUES (sha256($1), $1)"
+ARCHIVED_ALONE = """
+INSERT INTO apc_log.sessions (session_id, shard, epoch, batch_no, run_id, state, is_terminal, round, generation, step,
+                              open_deliveries, document, first_seq, last_seq)
+VALUES ('only-there', 0, 1, 1, 'run-there', 'CLOSED', true, 0, 0, 0, 0, '{}', 5, 70000)
+"""
+"""A session of which the database has no packet any more."""
 GOING = ("packet", "hop", "lineage", "other", "ids")
 
 
@@ -393,6 +409,12 @@ async def test_a_segment_expires_and_the_tree_is_proven_all_the_same(ageing: Age
     assert [step.done for step in steps] == ["waits", "waits"]
     assert "of its packets have to stay" in steps[0].detail
     await connection.execute("SELECT apc_guard.lift_hold($1)", hold)
+    await connection.execute(ARCHIVED_ALONE)
+    for names in (("only-there", None), (None, "run-there"), (None, "a run that nobody knows yet")):
+        later = await connection.fetchval("SELECT apc_guard.hold($1, $2, NULL, 'late', NULL)", *names)
+        steps = await ageing.age(EVER)
+        assert (steps[0].done, "1 hold in force may name" in steps[0].detail) == ("waits", True), steps
+        await connection.execute("SELECT apc_guard.lift_hold($1)", later)
     assert [step.done for step in await ageing.age(EVER)] == ["expired", "expired"]
     assert await ageing.states() == ["expired", "expired", "open"]
     assert await ageing.age(EVER) == []

@@ -252,7 +252,13 @@ async def _places(connection: AnyConnection, run_id: str, archived: _Archived) -
 
 @asynccontextmanager
 async def _archived(connection: AnyConnection, run_id: str, archive: Archive | None) -> AsyncIterator[_Archived]:
-    gone = await released_in(connection, Reach(runs=[run_id]))
+    """Open every released segment of a run, also where its rows have stayed: the leaves beside them have not."""
+    here = await connection.fetch(_OF_A_RUN, run_id, [], [])
+    blocks = {(row["shard"], (row["seq"] - 1) // BLOCK * BLOCK) for row in here}
+    stayed = Reach(ranges=[LogRange(shard, before + 1, before + BLOCK) for shard, before in sorted(blocks)])
+    gone = list(
+        dict.fromkeys([*await released_in(connection, Reach(runs=[run_id])), *await released_in(connection, stayed)])
+    )
     if not gone:
         yield _Archived()
         return

@@ -236,14 +236,15 @@ async def test_a_session_that_stays_needs_no_archive(log: ReleasedLog) -> None:
     assert await pages(log.pool, {"session_id": "session-of-run-1"}) == before
 
 
-async def test_a_bundle_of_cold_and_hot_is_whole_and_verifies(log: ReleasedLog) -> None:
-    """The same entries as before the release, each with its path to a signed checkpoint."""
+@pytest.mark.parametrize("run_id", [RUN, "run-1"])
+async def test_a_bundle_of_cold_and_hot_is_whole_and_verifies(log: ReleasedLog, run_id: str) -> None:
+    """The same entries as before the release, each with its path to a signed checkpoint; run-1 has stayed."""
     signer = load_signer(PersisterSettings())
 
     async def entries(archive: Archive | None) -> tuple[list[str], list[str]]:
         async with log.pool.acquire() as connection:
             given = [packaged_contract_bytes()]
-            lines = [line.decode() async for line in bundle_lines(connection, RUN, signer, given, archive=archive)]
+            lines = [line.decode() async for line in bundle_lines(connection, run_id, signer, given, archive=archive)]
         return [orjson.loads(line)["entry"] for line in lines[1:-1]], lines
 
     before, _ = await entries(None)

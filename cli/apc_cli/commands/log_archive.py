@@ -1,6 +1,7 @@
 """`apc log segments`, `archive`, `restore` and `hold`: how the log ages, and what stays."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -19,7 +20,16 @@ from apc_cli.output.terminal import echo
 from apc_cli.system.running import stop_on_signals
 from apc_log.archive import Archive
 from apc_log.heads import AnyConnection, origin_of
-from apc_persister.ageing import Ageing, Step, hold, lift_hold, list_holds, list_segments, load_policy
+from apc_persister.ageing import (
+    Ageing,
+    Step,
+    hold,
+    lift_hold,
+    list_holds,
+    list_segments,
+    load_policy,
+    names_something,
+)
 from apc_persister.archiving import drop_restored, restore_segment
 
 INTERVAL = timedelta(minutes=1)
@@ -175,7 +185,13 @@ async def add(
         raise InputUnusable(f"--contract {contract}: give its SHA-256 as 64 hex digits") from None
     async with _as_archiver() as connection:
         day = None if until is None else until.replace(tzinfo=UTC)
+        if not await names_something(connection, session=session, run=run, contract=hash_):
+            echo(f"apc: the log has no {_named(session, run)} yet: it is held from its first entry on", file=sys.stderr)
         echo(str(await hold(connection, reason, session=session, run=run, contract=hash_, until=day)))
+
+
+def _named(session: str | None, run: str | None) -> str:
+    return f"session {session!r}" if session is not None else f"run {run!r}" if run is not None else "such contract"
 
 
 @holds.command("list")
@@ -184,12 +200,13 @@ async def show(as_json: AsJson = False) -> None:
     async with open_log() as pool:
         rows: list[dict[str, Any]] = [dict(row) for row in await list_holds(pool)]
     shown = [
-        {"hold_id": row["hold_id"], "state": row["state"]}
+        {"hold_id": row["hold_id"], "holds": _held(row), "reason": row["reason"], "state": row["state"]}
         | {"until": "" if row["until"] is None else f"{row['until']:%Y-%m-%d}"}
-        | {"holds": _held(row), "reason": row["reason"], "since": f"{row['since']:%Y-%m-%d}", "actor": row["actor"]}
+        | {"since": f"{row['since']:%Y-%m-%d}", "actor": row["actor"]}
         for row in rows
     ]
-    print_rows(shown, title="holds", as_json=as_json, empty="nothing is held", least=("actor", "since"), document=rows)
+    least = ("actor", "since", "state", "until")
+    print_rows(shown, title="holds", as_json=as_json, empty="nothing is held", least=least, document=rows)
 
 
 def _held(row: dict[str, Any]) -> str:

@@ -36,3 +36,9 @@ async def test_commands_go_on_in_the_archive_or_say_which_segment_is_missing(pos
         assert done.returncode == 0, done.stderr
         text = done.stdout.splitlines()[0] if command[1] == "export" else done.stdout
         assert isinstance(json.loads(text), dict | list), command
+    for option, name in (("--session", SESSION), ("--run", "run-misspelt")):
+        held = apc("log", "hold", "add", option, name, "--reason", "a dispute that goes on", given=without)
+        assert held.returncode == 0, held.stderr
+        assert (f"no run {name!r} yet" in held.stderr) is (option == "--run")
+    _, listed = apc.at_terminal("log", "hold", "list", columns=80, given=without)
+    assert all(word in listed for word in (SESSION, "run run-misspelt", "a dispute")), listed

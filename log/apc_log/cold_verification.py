@@ -360,6 +360,8 @@ class ColdReport:
     """Kept checkpoints that were compared."""
     proven: int = 0
     """Size of the largest kept checkpoint that fits: up to it nothing was changed, not even with the log's key."""
+    beyond: int = 0
+    """Kept checkpoints of more entries than the segments hold: the rest stands in the database, or is missing."""
     findings: list[ColdFinding] = field(default_factory=list)
 
 
@@ -582,6 +584,7 @@ class _Verification:
                 self.report.expired += 1
             else:
                 self.report.findings += missing
+        self.report.beyond = sum(size > self.report.size for size in self._kept)
         self.report.findings.sort(key=lambda finding: finding.seq)
         return self.report
 

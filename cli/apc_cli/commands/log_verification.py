@@ -251,6 +251,13 @@ def _say_cold(report: ColdReport) -> None:
         f"proven up to entry {min(report.proven, report.size)}",
         file=sys.stderr,
     )
+    if report.beyond:
+        more = numbered(report.beyond, "kept checkpoint is", "kept checkpoints are")
+        rest = "the rest stands in the database, or was taken out of the archive"
+        echo(f"{report.origin}: {more} of more entries than are here: {rest}", file=sys.stderr)
+    if not report.compared:
+        danger = "whoever has the signing key could have made another log"
+        echo(f"{report.origin}: no kept checkpoint was compared, so {danger}: give --checkpoints", file=sys.stderr)
 
 
 async def say_uncovered(connection: AnyConnection, run_id: str, contracts: Sequence[Path]) -> None:

@@ -29,6 +29,7 @@ SELECT session_id FROM apc_log.sessions AS session WHERE NOT is_open AND EXISTS 
     AND gone.first_seq <= session.last_seq AND gone.last_seq >= session.first_seq
 )
 """
+_ELSEWHERE = "{} has entries of it: `apc packet replay --verify` reads them from the archive"
 # Ranges are those of the entries to the entry, so that a reader who trusts them misses nothing and a change is found.
 _RANGES = f"""
 SELECT session.session_id FROM apc_log.sessions AS session JOIN (
@@ -98,7 +99,7 @@ async def compare_sessions(
             chosen = await (list_sessions(connection) if run_id is None else records.sessions(run_id))
         except ArchiveUnavailable as error:
             chosen = []
-            sessions.unplayed.append(f"run {run_id!r}: {error}")
+            sessions.unplayed.append(f"run {run_id!r}: {_ELSEWHERE.format(error.segment)}")
         archived = {row[0] for row in await connection.fetch(_IN_ARCHIVE)}.intersection(chosen)
         if archived:
             sessions.unplayed.append(f"the archive has entries of {numbered(len(archived), 'session')} that ended")
@@ -113,7 +114,7 @@ async def compare_sessions(
             except ReplayImpossible as error:
                 sessions.unplayed.append(f"session {session_id!r}: {error}")
             except ArchiveUnavailable as error:
-                sessions.unplayed.append(f"session {session_id!r}: {error}")
+                sessions.unplayed.append(f"session {session_id!r}: {_ELSEWHERE.format(error.segment)}")
             except (*UNREADABLE, *UNPLAYABLE) as error:
                 sessions.findings.append(_finding(None, 1, session_id, f"cannot be read: {error!r}"))
     return sessions

@@ -44,7 +44,6 @@ _SEARCHED_HERE = """
 SELECT shard, seq FROM unnest($1::integer[], $2::bigint[]) AS place(shard, seq)
 JOIN apc_log.packet_search USING (shard, seq)
 """
-_INDEX = "SELECT pg_temp.index_packets(shard, min(seq), max(seq)) FROM pg_temp.agent_packets GROUP BY shard"
 _THAWED = re.compile(rf"\bapc_log\.({'|'.join((*_TABLES, *_ABOVE))}|packet_states)\b")
 _VIEWS = """
 SELECT name, pg_get_viewdef(format('apc_log.%I', name)::regclass) FROM unnest($1::text[]) AS name
@@ -305,7 +304,8 @@ class Thawed:
 
     async def fill_search(self) -> None:
         """Make the rows of the search, as the follower does; it looks things up by the indexes."""
-        await self._connection.execute(_INDEX)
+        index = "SELECT pg_temp.index_packets(shard, min(seq), max(seq)) FROM pg_temp.agent_packets GROUP BY shard"
+        await self._connection.execute(index)
 
     async def load_page(self, cold: ColdLog, page: Page, bounds: Bounds) -> None:
         """Add what a page of packets may hold, with what is about them."""

@@ -210,7 +210,7 @@ BEGIN
 END $$;
 
 -- Puts the thin tables in the place of the full ones, under the lock on the head, in one transaction, and records it. What
--- must stay by now and did not when they were made is an error: make them again. Whoever reads or writes the divided tables
+-- must stay by now and did not when they were made is an error: make them again. Who reads or writes the divided tables
 -- waits while it waits for them: it gives up soon, and is tried again. Returns the number of the entry.
 CREATE FUNCTION apc_guard.release(in_shard integer, first bigint, contracts bytea[]) RETURNS bigint
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$

@@ -256,7 +256,7 @@ def _say_cold(report: ColdReport) -> None:
         rest = "the rest stands in the database, or was taken out of the archive"
         echo(f"{report.origin}: {more} of more entries than are here: {rest}", file=sys.stderr)
     if not report.compared:
-        danger = "whoever has the signing key could have made another log"
+        danger = "the holder of the signing key could have made another log"
         echo(f"{report.origin}: no kept checkpoint was compared, so {danger}: give --checkpoints", file=sys.stderr)
 
 

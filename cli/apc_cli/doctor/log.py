@@ -333,7 +333,7 @@ SET_BACK = "set it for every process, or change the number as docs/how-to/operat
 
 
 async def look_at_places(pool: asyncpg.Pool, shards: int) -> list[Finding]:
-    """Check that sessions are in one shard, that of APC_SHARDS, and that whoever was given a shard holds it."""
+    """Check that sessions are in one shard, that of APC_SHARDS, and that each shard is with whom it was given to."""
     findings = []
     split = await split_sessions(pool)
     if split:

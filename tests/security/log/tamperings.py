@@ -35,6 +35,7 @@ _OTHER: Mapping[str, tuple[str, ...]] = {
         "jsonb_build_object('was', {0})", "'[]'", "'null'", "'1e400'", "NULL",
         "(repeat('[', 2000) || repeat(']', 2000))::jsonb",
     ),
+    "tsvector": ("{0} || to_tsvector('simple', 'x')", "''", "NULL"),
     "text[]": ("{0} || 'x'", "'{{}}'", "ARRAY[NULL]::text[]", "ARRAY[{0}, {0}]", "NULL"),
     "timestamp with time zone[]": ("{0} || now()", "'{{infinity}}'", "ARRAY[NULL]::timestamptz[]", "'{{}}'", "NULL"),
     "bytea[]": ("{0} || '\\x00'::bytea", "'{{}}'", "ARRAY[NULL]::bytea[]", "ARRAY[{0}, {0}]", "{0}[2:]", "NULL"),

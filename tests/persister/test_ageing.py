@@ -168,6 +168,14 @@ async def test_a_state_that_no_entry_tells_is_found(ageing: AgeingLog) -> None:
     assert [(one.shard, one.seq, one.place) for one in untold] == [(0, 1, "segments 1")]
 
 
+async def refuse_records(connection: asyncpg.Connection, root: bytes, manifest: str) -> None:
+    """Try to record a segment without the digest of its manifest, or with a summary that readers cannot take."""
+    wrong = ((None, "{}"), (manifest, None), (manifest, '{"bytes": "x"}'), (manifest, '{"bytes": 1e300}'))
+    for digest, summary in wrong:
+        with pytest.raises(asyncpg.InvalidParameterValueError, match="SHA-256 of its manifest and a summary"):
+            await connection.fetchval("SELECT apc_guard.record_segment(0, 1, $1, $2, $3)", root, digest, summary)
+
+
 @pytest.mark.long
 async def test_what_the_guard_refuses_of_an_archiver(ageing: AgeingLog, postgres_url: str) -> None:
     """Each refusal, and that the same call works when its reason is gone."""
@@ -178,20 +186,13 @@ async def test_what_the_guard_refuses_of_an_archiver(ageing: AgeingLog, postgres
     with pytest.raises(asyncpg.InvalidParameterValueError, match="33 bytes are not hashes"):
         await connection.fetchval("SELECT apc_guard.fold($1)", bytes(33))
     await connection.execute("SET SESSION AUTHORIZATION apc_archiver")
+    await refuse_records(connection, root, manifest)
     with pytest.raises(asyncpg.DataError, match="root of the segment from entry 1"):
         await connection.fetchval(record, 1, b"\0" * 32, manifest)
     with pytest.raises(asyncpg.InvalidParameterValueError, match="no full segment from entry 131073"):
         await connection.fetchval(record, 131073, root, manifest)
     with pytest.raises(asyncpg.InvalidParameterValueError, match="no full segment from entry 2"):
         await connection.fetchval(record, 2, root, manifest)
-    for digest, summary in (
-        (None, "{}"),
-        (manifest, None),
-        (manifest, '{"bytes": "x"}'),
-        (manifest, '{"bytes": 1e300}'),
-    ):
-        with pytest.raises(asyncpg.InvalidParameterValueError, match="SHA-256 of its manifest and a summary"):
-            await connection.fetchval("SELECT apc_guard.record_segment(0, 1, $1, $2, $3)", root, digest, summary)
     for act in ("build_thin(0, 1, '{}')", "release(0, 1, '{}')"):
         with pytest.raises(asyncpg.ObjectNotInPrerequisiteStateError, match="it is open"):
             await connection.fetchval(f"SELECT apc_guard.{act}")
@@ -216,9 +217,8 @@ async def test_what_the_guard_refuses_of_an_archiver(ageing: AgeingLog, postgres
     with pytest.raises(asyncpg.SerializationError, match="make it again"):
         await connection.fetchval("SELECT apc_guard.release(0, 1, '{}')")
     await connection.fetchval("SELECT apc_guard.build_thin(0, 1, '{}')")
-    with pytest.raises(
-        asyncpg.SerializationError, match="make it again"
-    ):  # a policy that keeps more than they were made by
+    # A policy that keeps more than they were made by.
+    with pytest.raises(asyncpg.SerializationError, match="make it again"):
         await connection.fetchval("SELECT apc_guard.release(0, 1, ARRAY[sha256('a contract')])")
     reader = await asyncpg.connect(postgres_url)
     async with reader.transaction():

@@ -54,8 +54,14 @@ class Holding:
 
 TIMEOUT_SECONDS = 5.0
 """For each answer: a node that is frozen takes the connection and says nothing."""
+_PAUSES_SECONDS = (0.2, 1.0)
+"""Before another try when the node fails at a call: it does when a connection that it closes ends just then."""
 _ABSENT = 404
 _ALARMS = {"memory": "mem_alarm", "disk": "disk_free_alarm"}
+
+
+class _NodeFailed(BusUnavailable):
+    """The node says that it failed (5xx)."""
 
 
 class Management:
@@ -187,6 +193,11 @@ class Management:
 
     async def _ask(self, method: str, path: str, fields: Mapping[str, str | int] | None = None) -> Any:
         """Return the answer's JSON, True for an empty one, None when there is no such thing."""
+        for pause in _PAUSES_SECONDS:
+            try:
+                return await asyncio.to_thread(self._ask_now, method, path, fields)
+            except _NodeFailed:
+                await asyncio.sleep(pause)
         return await asyncio.to_thread(self._ask_now, method, path, fields)
 
     def _ask_now(self, method: str, path: str, fields: Mapping[str, str | int] | None) -> Any:
@@ -218,7 +229,8 @@ class Management:
                 "APC_MANAGEMENT_URL, and that it has the tag administrator"
             )
         said = error.read(500).decode(errors="replace")
-        return BusUnavailable(f"the management API at {self._place} refuses {method} {path}: {error.code} {said}")
+        kind = _NodeFailed if error.code >= 500 else BusUnavailable
+        return kind(f"the management API at {self._place} refuses {method} {path}: {error.code} {said}")
 
 
 def _word(name: str) -> str:

@@ -28,6 +28,7 @@ _OTHER: Mapping[str, tuple[str, ...]] = {
     "boolean": ("NOT {0}", "NULL"),
     "double precision": ("{0} + 0.0625", "'NaN'", "'-Infinity'", "1e300", "NULL"),
     "timestamp with time zone": ("{0} + interval '1 microsecond'", "'infinity'", "'0044-03-15 BC'", "NULL"),
+    "date": ("{0} + 1", "{0} - 1", "'infinity'", "'0044-03-15 BC'", "NULL"),
     "bytea": (
         "set_byte({0}, 0, 255 - get_byte({0}, 0))", "'\\x'", "{0} || '\\x00'", "substring({0} FROM 2)", "NULL",
     ),
@@ -69,9 +70,10 @@ class Tamperer:
 
     @classmethod
     async def open(cls, connection: AnyConnection, random: Random) -> "Tamperer":
-        """Knows every table of the log."""
+        """Knows every table of the log. Raises AssertionError for a type of column that has no other values here."""
         tables: dict[str, list[_Column]] = {}
         for row in await connection.fetch(_COLUMNS):
+            assert row["type"] in _OTHER, f"{row['table_name']}.{row['column_name']}: add other values of {row['type']}"
             tables.setdefault(row["table_name"], []).append(_Column(row["column_name"], row["type"], row["derived"]))
         return cls(connection, tables, random)
 

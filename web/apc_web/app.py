@@ -1,11 +1,15 @@
 """The ASGI application: the API under /api/v1, and the page's files under everything else."""
 
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from fastapi import APIRouter, FastAPI
+from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, HTMLResponse, Response
+from starlette.routing import BaseRoute
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 
@@ -99,7 +103,19 @@ def make_app(services: Services | None, static: Path = STATIC) -> FastAPI:
         services: connections and caches; None makes an application of which only the OpenAPI document is wanted.
         static: the folder of the built page.
     """
-    app = FastAPI(
+    for router in ROUTERS:
+        if not all(isinstance(route, RoleRoute) for route in router.routes):
+            raise TypeError(f"the router of {router.tags} has a route that asks for no role: give it route_class")
+    app = _empty_app()
+    app.state.services = services
+    app.router.routes.extend(_routes())
+    app.mount("/", PageFiles(static))
+    add_failures(app)
+    return app
+
+
+def _empty_app() -> FastAPI:
+    return FastAPI(
         title="apc web console",
         version="1",
         summary="Read the log of an apc system, prove it, and act on it.",
@@ -110,16 +126,16 @@ def make_app(services: Services | None, static: Path = STATIC) -> FastAPI:
         generate_unique_id_function=_operation_id,
         separate_input_output_schemas=False,
     )
-    app.state.services = services
-    api = APIRouter(prefix=API, responses={status: dict(_PROBLEM) for status in _STATUSES})
+
+
+@cache
+def _routes() -> Sequence[BaseRoute]:
+    """Return the routes of the API, once a process: what FastAPI works out for them takes half a second."""
+    app = _empty_app()
+    responses: dict[int | str, dict[str, Any]] = {status: dict(_PROBLEM) for status in _STATUSES}
     for router in ROUTERS:
-        if not all(isinstance(route, RoleRoute) for route in router.routes):
-            raise TypeError(f"the router of {router.tags} has a route that asks for no role: give it route_class")
-        api.include_router(router)
-    app.include_router(api)
-    app.mount("/", PageFiles(static))
-    add_failures(app)
-    return app
+        app.include_router(router, prefix=API, responses=responses)
+    return app.routes
 
 
 def _operation_id(route: APIRoute) -> str:

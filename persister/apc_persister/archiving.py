@@ -6,8 +6,8 @@ At the end: an archived segment as tables beside the log.
 
 import asyncio
 import tempfile
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import count
@@ -74,6 +74,10 @@ WHERE packet.shard = $1 AND packet.seq BETWEEN $2 AND $3 AND ids.shard = $1 AND 
 """
 _TILE_WIDTH = 256
 _ZSTD_LEVEL = 3
+_SORT_BATCH = 1_000
+GROUP_BYTES = 1 << 26
+"""Of the texts and bytes of the rows that are held at once."""
+_PLACE = "place"
 _UNREADABLE = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError)
 
 Rows = dict[str, list[tuple[Any, ...]]]
@@ -291,11 +295,13 @@ class _Segment:
 
     def _sort(self) -> tuple[dict[str, int], dict[str, dict[str, int]], tuple[str, ...]]:
         """Write the objects of Parquet in their order; return entries by kind, tallies, and the entries of kind log."""
-        with open_duckdb(self._folder / "sorting") as connection:
-            for table, columns in SORTED_BY.items():
+        for table, columns in SORTED_BY.items():
+            with _writer(self._folder / f"{table}.parquet", table, _ZSTD_LEVEL) as writer:
+                for group in sorted_groups(self._folder / f"{table}.rows", columns):
+                    writer.write_table(group)
+        with open_duckdb() as connection:
+            for table in SCHEMAS:
                 connection.read_parquet(str(self._folder / f"{table}.rows")).create_view(table)
-                found = connection.sql(f"SELECT * FROM {table} ORDER BY {', '.join(columns)}")
-                _write_sorted(self._folder / f"{table}.parquet", table, found.to_arrow_reader(ROW_GROUP))
             counts, tallies = count_entries(connection)
             log_entries = read_log_entries(connection)
         for table in SCHEMAS:
@@ -373,23 +379,73 @@ def _text(value: datetime) -> str:
     return value.strftime("%Y-%m-%dT%H:%M:%S.%f")
 
 
-def _write_sorted(path: Path, table: str, batches: Iterable["pa.RecordBatch"]) -> None:
-    """Write rows in groups of ROW_GROUP, however they arrive: the same rows give the same bytes."""
-    import pyarrow as pa
+def sorted_groups(
+    path: Path, columns: Sequence[str], size: int = ROW_GROUP, most_bytes: int = GROUP_BYTES
+) -> Iterator["pa.Table"]:
+    """Give the rows of a table in the order of these columns, in groups of at most `size` and `most_bytes`.
 
-    schema = _schema(table)
-    waiting: list[pa.Table] = []
-    rows = 0
-    with _writer(path, table, _ZSTD_LEVEL) as writer:
-        for batch in batches:
-            waiting.append(pa.Table.from_batches([batch]).cast(schema))
-            rows += len(batch)
-            while rows >= ROW_GROUP:
-                joined = pa.concat_tables(waiting)
-                writer.write_table(joined.slice(0, ROW_GROUP).combine_chunks())
-                waiting, rows = [joined.slice(ROW_GROUP)], rows - ROW_GROUP
-        if rows:
-            writer.write_table(pa.concat_tables(waiting).combine_chunks())
+    The same rows give the same groups. The columns alone are sorted in memory. The rows are put into a file for each
+    group beside theirs, so that no more than a group of them is held at once, however wide they are (DuckDB's sort
+    fails there, with files too). One row may be wider than `most_bytes`.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    keys = pq.read_table(path, columns=list(columns))
+    order = pc.sort_indices(keys, sort_keys=[(name, "ascending") for name in columns])
+    places = pc.sort_indices(order)
+    # Two numbers that grow along the order: their sum changes wherever one of them does.
+    by_rows = pc.divide(pa.array(range(len(order)), pa.int64()), size)
+    by_bytes = pc.divide(pc.cumulative_sum(_widths(path).take(order)), most_bytes)
+    groups = pc.add(by_rows, by_bytes)
+    files = {group: path.with_suffix(f".group{group}") for group in pc.unique(groups).to_pylist()}
+    _divide(path, places, groups.take(places), files)
+    for file in files.values():
+        with pa.ipc.open_stream(str(file)) as stream:
+            found = stream.read_all()
+        found = found.take(pc.sort_indices(found[_PLACE])).drop_columns([_PLACE])
+        yield found.combine_chunks()
+        file.unlink()
+
+
+def _widths(path: Path) -> "pa.Array[Any]":
+    """Return how many bytes the texts and bytes of each row have."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path, pre_buffer=False) as rows:
+        wide = [field.name for field in rows.schema_arrow if field.type in (pa.string(), pa.binary())]
+        widths = [pa.array([], pa.int64())]
+        for batch in rows.iter_batches(_SORT_BATCH, columns=wide):
+            total = pa.repeat(pa.scalar(0, pa.int64()), len(batch))
+            for column in batch.columns:
+                total = pc.add(total, pc.fill_null(pc.binary_length(column), 0))
+            widths.append(total)
+    return pa.concat_arrays(widths)
+
+
+def _divide(path: Path, places: "pa.Array[Any]", groups: "pa.Array[Any]", files: Mapping[int, Path]) -> None:
+    """Write each row of a table, with its place, into the file of its group."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    with ExitStack() as stack, pq.ParquetFile(path, pre_buffer=False) as rows:
+        schema = rows.schema_arrow.append(pa.field(_PLACE, pa.uint64()))
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        writers = {
+            group: stack.enter_context(pa.ipc.new_stream(str(file), schema, options=options))
+            for group, file in files.items()
+        }
+        done = 0
+        for batch in rows.iter_batches(_SORT_BATCH):
+            placed = batch.append_column(_PLACE, places.slice(done, len(batch)))
+            of_batch = groups.slice(done, len(batch))
+            done += len(batch)
+            for group in pc.unique(of_batch).to_pylist():
+                writers[group].write_batch(placed.filter(pc.equal(of_batch, group)))
 
 
 # Leaves of released entries, of which the database has the tree above alone.

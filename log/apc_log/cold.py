@@ -3,7 +3,7 @@
 import asyncio
 import tempfile
 from base64 import b64encode
-from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from functools import cache
@@ -43,8 +43,10 @@ MEMORY = "512MB"
 
 
 @contextmanager
-def open_duckdb(folder: Path | None = None, memory: str = MEMORY) -> Iterator["DuckDBPyConnection"]:
+def open_duckdb(folder: Path | None = None, memory: str = MEMORY, settings: str = "") -> Iterator["DuckDBPyConnection"]:
     """Give a DuckDB in memory that loads no extensions; what it cannot hold it writes below `folder`, if given.
+
+    `settings` are further statements.
 
     Raises:
         ExtraMissing: DuckDB is not installed.
@@ -57,6 +59,8 @@ def open_duckdb(folder: Path | None = None, memory: str = MEMORY) -> Iterator["D
         connection.execute("SET autoinstall_known_extensions = false; SET autoload_known_extensions = false")
         connection.execute(f"SET memory_limit = '{memory}'; SET enable_progress_bar = false; SET TimeZone = 'UTC'")
         connection.execute("SET temp_directory = ?", [str(folder) if folder else ""])
+        if settings:
+            connection.execute(settings)
         yield connection
 
 
@@ -74,8 +78,12 @@ _COUNTS = (
 
 def count_entries(connection: "DuckDBPyConnection") -> tuple[dict[str, int], dict[str, dict[str, int]]]:
     """Return the entries by kind, and the tallies, of the tables of a segment."""
-    counts = {kind: count for kind, count in connection.execute(_COUNTS).fetchall() if count}
-    return counts, {name: dict(connection.execute(statement).fetchall()) for name, statement in TALLIES.items()}
+    counted = {"": _COUNTS} | TALLIES
+    found: dict[str, dict[str, int]] = {name: {} for name in counted}
+    statement = " UNION ALL ".join(f"SELECT '{name}', * FROM ({one})" for name, one in counted.items())
+    for name, key, count in connection.execute(statement).fetchall():
+        found[name][key] = count
+    return {kind: count for kind, count in found.pop("").items() if count}, found
 
 
 def read_log_entries(connection: "DuckDBPyConnection") -> tuple[str, ...]:
@@ -117,31 +125,32 @@ def record_of(entry: str | bytes, body: bytes | None = None) -> Record:
     """
     try:
         kind, version, shard, seq, *values = orjson.loads(entry)
-        columns = COLUMNS[kind, version]
+        columns, others = _columns_of(kind, version)
     except (ValueError, TypeError, KeyError) as error:
         raise CheckFailed(f"not an entry of a known kind and version: {error}") from None
     record: Record = {"entry_kind": kind, "entry_version": version, "shard": shard, "seq": seq}
-    for name, value in zip(columns, values, strict=True):
-        record[name] = _value(name, value)
+    record.update(zip(columns, values, strict=True))
+    for name, read in others:
+        if record[name] is not None:
+            record[name] = read(record[name])
     if kind in BYTES_COLUMN:
         record["body" if kind == "packet" else "raw"] = body
     return record
 
 
-def _value(name: str, value: Any) -> Any:
-    if value is None:
-        return None
-    if name in _UUIDS:
-        return UUID(value)
-    if name in TIMES:
-        return datetime.fromisoformat(value)
-    if name in TIME_LISTS:
-        return [datetime.fromisoformat(one) for one in value]
-    if name in HASHES:
-        return bytes.fromhex(value)
-    if name in JSON:
-        return orjson.dumps(value).decode()
-    return float(value) if name in FLOATS else value
+@cache
+def _columns_of(kind: str, version: int) -> tuple[Sequence[str], Sequence[tuple[str, Callable[[Any], Any]]]]:
+    """Return the columns of entries, and how those are read that stand there as something else. Raises KeyError."""
+    columns = COLUMNS[kind, version]
+    readings: Sequence[tuple[Collection[str], Callable[[Any], Any]]] = (
+        (_UUIDS, UUID),
+        (TIMES, datetime.fromisoformat),
+        (TIME_LISTS, lambda times: [datetime.fromisoformat(one) for one in times]),
+        (HASHES, bytes.fromhex),
+        (JSON, lambda value: orjson.dumps(value).decode()),
+        (FLOATS, float),
+    )
+    return columns, [(name, read) for name in columns for names, read in readings if name in names]
 
 
 class ColdLog:
@@ -493,7 +502,7 @@ class ColdLog:
             # Numbers that are read here stand in later statements: an object whose column has another type is an error.
             columns = ", ".join(f"CAST({name} AS {DUCKDB[kind]}) AS {name}" for name, kind in SCHEMAS[table].items())
             parts = [
-                f"SELECT {shard} AS shard, {columns} FROM read_parquet([{', '.join(map(_quoted, files))}])"
+                f"SELECT {shard} AS shard, {columns} FROM read_parquet([{', '.join(map(quoted, files))}])"
                 for shard, files in shards.items()
             ]
             if not parts:
@@ -575,7 +584,7 @@ class ColdEngine:
         self._finalizer()
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """Return a text as a constant of SQL."""
     return "'" + text.replace("'", "''") + "'"
 

@@ -2,11 +2,16 @@
 
 import asyncio
 import os
+import signal
+import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +29,7 @@ from apc_log.archive import (
     place_of,
     table_of,
 )
-from apc_log.cold import DUCKDB, count_entries, open_duckdb, read_log_entries
+from apc_log.cold import DUCKDB, count_entries, open_duckdb, quoted, read_log_entries
 from apc_log.entries import BYTES_COLUMN
 from apc_log.errors import ArchiveDiffers, ArchiveUnavailable
 from apc_log.merkle import HASH_SIZE, TILE_WIDTH, Frontier, fold_bytes, widths_between
@@ -39,13 +44,17 @@ from apc_log.offline_verifier import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from duckdb import DuckDBPyConnection
 
 _BATCH = 2_048
 """Rows that DuckDB hands over at once: as many as it works on at a time."""
 _TILES = BLOCK // TILE_WIDTH
-_AHEAD = min(len(os.sched_getaffinity(0)) + 1, 4)
+_CPUS = len(os.sched_getaffinity(0))
+_AHEAD = min(_CPUS + 1, 4)
 """Segments that are verified at once: each takes a thread, and the memory of its leaves."""
+_WORTH_A_PROCESS = 1 << 18
+"""Entries for which a process is started: it takes as long to start as to verify a third of them."""
 _MOST_NAMED = 20
 """Findings of one kind in one object that are listed one by one."""
 
@@ -88,41 +97,50 @@ class CheckedSegment:
         self.findings.append(ColdFinding(self.manifest.place, name, seq, message))
 
 
-def check_files(manifest: Manifest, files: Mapping[str, Path]) -> CheckedSegment:
+def check_files(
+    manifest: Manifest, files: Mapping[str, Path], duckdb: "DuckDBPyConnection | None" = None
+) -> CheckedSegment:
     """Verify the objects of a segment against each other and its manifest; blocks.
 
-    Every entry gives its leaf, the leaves give the root; bodies and columns are those of the entries.
+    Every entry gives its leaf, the leaves give the root; bodies and columns are those of the entries. `duckdb` may be
+    that of other segments; None = one for this segment.
     """
     checked = CheckedSegment(manifest)
     checked.leaves = files[LEAVES].read_bytes()
     _check_subtrees(checked)
-    with open_duckdb() as connection:
-        connection.execute("SET threads = 1")  # other segments take the other CPUs
-        for table in SCHEMAS:
-            _read_table(connection, checked, table, files[f"{table}.parquet"])
+    with _open_verifier() if duckdb is None else duckdb.cursor() as connection:
+        rows = {table: _read_table(connection, checked, table, files[f"{table}.parquet"]) for table in SCHEMAS}
         if checked.findings:
             return checked
-        _check_leaves(connection, checked)
-        for table in OF_ENTRIES:
-            _check_columns(connection, checked, table)
-        _check_ids(connection, checked)
-        _check_counts(connection, checked)
+        _check_entries(connection, checked, rows)
         _check_log_entries(checked, read_log_entries(connection))
         checked.newest = _newest_note(connection)
     return checked
 
 
-def _read_table(connection: "DuckDBPyConnection", checked: CheckedSegment, table: str, path: Path) -> None:
-    """Make an object a table, once it is Parquet with the columns of its kind, and each row has what it stands on."""
+def _open_verifier() -> AbstractContextManager["DuckDBPyConnection"]:
+    """Give a DuckDB for the segments that are verified at once, each in the thread that asks."""
+    return open_duckdb(
+        memory=f"{_AHEAD * 512}MB",
+        # One thread for each statement: other segments take the other CPUs. Joins keep bodies out of memory as they are
+        # written: the other way round packets were held, not their ids.
+        settings="SET threads = 1; SET disabled_optimizers = 'build_side_probe_side'",
+    )
+
+
+def _read_table(connection: "DuckDBPyConnection", checked: CheckedSegment, table: str, path: Path) -> int:
+    """Make an object a table, once it is Parquet with the columns of its kind; return how many rows it has."""
     import duckdb
 
     types = {name: DUCKDB[kind] for name, kind in SCHEMAS[table].items()}
-    needed = [name for name in ("seq", "entry", "tree_size", "note") if name in types]
+    needed = [name for name in ("seq", "tree_size", "note") if name in types]
+    counts: tuple[int, ...] = (0,)
     try:
-        found = connection.read_parquet(str(path))
+        source = f"SELECT * FROM read_parquet({quoted(str(path))})"
+        found = connection.sql(source)
         if dict(zip(found.columns, map(str, found.types), strict=True)) != types:
             raise ValueError("other columns than those of its kind")
-        found.create_view(table)
+        connection.execute(f"CREATE TEMP VIEW {table} AS {source}")
         counted = ", ".join(["count(*)", *(f"count({name})" for name in needed)])
         (counts,) = connection.execute(f"SELECT {counted} FROM {table}").fetchall()
         if len(set(counts)) > 1:
@@ -130,8 +148,13 @@ def _read_table(connection: "DuckDBPyConnection", checked: CheckedSegment, table
         if counts[0] > checked.manifest.last - checked.manifest.first + 1:
             raise ValueError(f"{counts[0]} rows are more than the segment has entries")
     except (duckdb.Error, ValueError) as error:
-        first_line = str(error).partition("\n")[0]
-        checked.add(f"{table}.parquet", checked.manifest.first, f"it cannot be read: {first_line}")
+        _say_unreadable(checked, table, error)
+    return int(counts[0])
+
+
+def _say_unreadable(checked: CheckedSegment, table: str, error: Exception) -> None:
+    first_line = str(error).partition("\n")[0]
+    checked.add(f"{table}.parquet", checked.manifest.first, f"it cannot be read: {first_line}")
 
 
 def _newest_note(connection: "DuckDBPyConnection") -> str | None:
@@ -155,64 +178,115 @@ def _check_log_entries(checked: CheckedSegment, found: Sequence[str] | None) -> 
             checked.add(MANIFEST, entry.seq, f"log entry {entry.seq} differs from its leaf")
 
 
-def _check_leaves(connection: "DuckDBPyConnection", checked: CheckedSegment) -> None:
-    """Compare the leaves that follow from the entries with `leaves`, and bytes beside entries with their hashes."""
+def _check_entries(connection: "DuckDBPyConnection", checked: CheckedSegment, rows: Mapping[str, int]) -> None:
+    """Compare the leaves that follow from the entries with `leaves`, columns with entries, bytes with their hashes."""
     manifest, stored = checked.manifest, checked.leaves
-    first, count = manifest.first, manifest.last - manifest.first + 1
-    leaves, rows = [b""] * count, 0
+    count = manifest.last - manifest.first + 1
+    read = _Entries(manifest.first, [b""] * count)
     for table in OF_ENTRIES:
-        body = ", body" if "body" in SCHEMAS[table] else ""
-        within = f"FROM {table} WHERE seq BETWEEN {first} AND {manifest.last}"
-        found = connection.execute(f"SELECT seq - {first}, '\\x00'::BLOB || encode(entry){body} {within}")
-        wrong: list[int] = []
-        while batch := found.fetchmany(_BATCH):
-            rows += len(batch)
-            if body:
-                wrong += [at for at, leaf, bytes_beside in batch if not _is_body_of(leaf, bytes_beside)]
-            for at, leaf, *_ in batch:
-                leaves[at] = sha256(leaf).digest()
-        for at in wrong[:_MOST_NAMED]:
-            message = f"the bytes beside entry {first + at} are not those that it was made of"
-            checked.add(f"{table}.parquet", first + at, message)
+        read.begin(table)
+        _read_entries(connection, checked, read, rows[table])
+        for seq in read.wrong[:_MOST_NAMED]:
+            message = f"the bytes beside entry {seq} are not those that it was made of"
+            checked.add(f"{table}.parquet", seq, message)
+        if read.empty:
+            _say_unreadable(checked, table, ValueError("rows without a number or an entry"))
+        elif read.others:
+            _check_columns(connection, checked, table, read.others)
+        if table == "packet" and (read.others or read.rows != rows["ids"]):
+            _check_ids(connection, checked)
+    leaves = read.leaves
     if b"".join(leaves) != stored:
         places = [at for at in range(count) if leaves[at] != stored[at * HASH_SIZE : (at + 1) * HASH_SIZE]]
         for at in places[:_MOST_NAMED]:
             what = "differs from its leaf" if leaves[at] else "is missing"
-            checked.add(None, first + at, f"entry {first + at} {what}")
-    _check_numbers(connection, checked, rows - (count - leaves.count(b"")))
+            checked.add(None, manifest.first + at, f"entry {manifest.first + at} {what}")
+    within = count - leaves.count(b"")
+    if within != sum(rows[table] for table in OF_ENTRIES):
+        _check_numbers(connection, checked)
+    counts, tallies = count_entries(connection)
+    if (counts, tallies) != (manifest.counts, manifest.tallies):
+        checked.add(MANIFEST, manifest.first, "its counts or tallies are not those of the entries")
 
 
-def _check_numbers(connection: "DuckDBPyConnection", checked: CheckedSegment, repeated: int) -> None:
-    """Report entries that are not of the segment, and those that stand twice: so many rows too many."""
+class _Entries:
+    """Hashes entries table by table, and takes down what is looked into then.
+
+    Args:
+        first: the segment's first entry.
+        leaves: where their hashes go.
+    """
+
+    def __init__(self, first: int, leaves: list[bytes]) -> None:
+        self.first = first
+        self.leaves = leaves
+        self.begin("")
+
+    def begin(self, table: str) -> None:
+        """Begin with the entries of a table."""
+        self.table = table
+        self.rows = 0
+        self.empty = 0
+        """Rows without an entry."""
+        self.wrong: list[int] = []
+        """Entries beside which other bytes stand than they were made of."""
+        self.others: list[int] = []
+        """Entries whose columns are spelled otherwise than in them."""
+
+    def take(self, reader: "pa.RecordBatchReader") -> None:
+        """Hash rows of (place, entry, is other) and, where the table has bytes beside entries, (their hash, they)."""
+        for batch in reader:
+            self.rows += len(batch)
+            places, entries, others, *beside = (column.to_pylist() for column in batch.columns)
+            if None in entries:
+                self.empty += entries.count(None)
+                return
+            for at, entry in zip(places, entries, strict=True):
+                self.leaves[at] = sha256(b"\x00" + entry).digest()
+            if True in others:
+                self.others += [self.first + at for at, is_other in zip(places, others, strict=True) if is_other]
+            if beside:
+                for at, said, body in zip(places, *beside, strict=True):
+                    if said != (None if body is None else sha256(body).hexdigest()):
+                        self.wrong.append(self.first + at)
+
+
+def _read_entries(connection: "DuckDBPyConnection", checked: CheckedSegment, read: _Entries, rows: int) -> None:
+    """Hash the entries of a table; each is parsed once, for all that is compared with it."""
+    manifest, table = checked.manifest, read.table
+    within = f"{table}.seq BETWEEN {manifest.first} AND {manifest.last}"
+    kinds = {key: columns for key, columns in COLUMNS.items() if table_of(key[0]) == table}
+    # Those that the manifest lists first: most segments have no others.
+    for key in sorted(kinds, key=lambda key: key[0] not in manifest.counts):
+        if read.rows < rows:
+            statement = _statement(table, key[0], kinds[key], manifest.first)
+            where = f"WHERE {within} AND {_begins(checked, *key)}"
+            read.take(connection.sql(f"{statement} {where}").to_arrow_reader(_BATCH))
+    if read.rows != rows:  # of no known kind, or not of the segment
+        known = " OR ".join(_begins(checked, *key) for key in kinds)
+        statement = f"SELECT seq - {manifest.first}, encode(entry), true FROM {table}"
+        rest = f"{statement} WHERE {within} AND ({known}) IS NOT TRUE"
+        read.take(connection.sql(rest).to_arrow_reader(_BATCH))
+
+
+def _begins(checked: CheckedSegment, kind: str, version: int) -> str:
+    return f"starts_with(entry, '[\"{kind}\",{version},{checked.manifest.shard},')"
+
+
+def _check_numbers(connection: "DuckDBPyConnection", checked: CheckedSegment) -> None:
+    """Report entries that are not of the segment, and those that stand twice."""
     manifest = checked.manifest
     all_rows = " UNION ALL ".join(f"SELECT seq FROM {table}" for table in OF_ENTRIES)
-    if repeated:
-        twice = f"""
-        SELECT seq FROM ({all_rows}) WHERE seq BETWEEN {manifest.first} AND {manifest.last}
-        GROUP BY seq HAVING count(*) > 1 ORDER BY seq LIMIT {_MOST_NAMED}
-        """
-        for (seq,) in connection.execute(twice).fetchall():
-            checked.add(None, seq, f"entry {seq} stands twice")
+    twice = f"""
+    SELECT seq FROM ({all_rows}) WHERE seq BETWEEN {manifest.first} AND {manifest.last}
+    GROUP BY seq HAVING count(*) > 1 ORDER BY seq LIMIT {_MOST_NAMED}
+    """
+    for (seq,) in connection.execute(twice).fetchall():
+        checked.add(None, seq, f"entry {seq} stands twice")
     outside = f"SELECT count(*) FROM ({all_rows}) WHERE seq NOT BETWEEN {manifest.first} AND {manifest.last}"
     ((strays,),) = connection.execute(outside).fetchall()
     if strays:
         checked.add(None, manifest.first, f"{strays} entries are not of this segment")
-
-
-def _is_body_of(leaf: bytes, body: bytes | None) -> bool:
-    """Return whether bytes have the hash that stands in their entry, here behind the prefix of a leaf; an entry without
-    a hash has none."""
-    # In a packet the hash follows its facts: nothing behind it can look like their end. Else the entry is parsed.
-    at = leaf.rfind(b'},"')
-    if body is not None and leaf[at + 3 : at + 67] == sha256(body).hexdigest().encode() and leaf[1:10] == b'["packet"':
-        return True
-    try:
-        parsed = parse_entry(leaf[1:])
-    except CheckFailed:  # said by `_check_columns`
-        return True
-    if parsed.kind not in BYTES_COLUMN:
-        return body is None
-    return body is not None and parsed.values[BYTES_COLUMN[parsed.kind][1]] == sha256(body).hexdigest()
 
 
 def _check_subtrees(checked: CheckedSegment) -> None:
@@ -227,6 +301,56 @@ def _check_subtrees(checked: CheckedSegment) -> None:
         if fold_bytes(b"".join(tiles)) != root:
             seq = manifest.first + number * BLOCK
             checked.add(LEAVES, seq, f"the leaves of entries {seq} to {seq + BLOCK - 1} do not fold to the subtree")
+
+
+def _statement(table: str, kind: str, columns: Sequence[str], first: int) -> str:
+    """Return the rows of one kind: place, bytes, whether columns are spelled otherwise than in the entry.
+
+    Where a table has bytes beside entries, their hash by the entry and they themselves follow.
+    """
+    places = {"seq": 3} | {name: place for place, name in enumerate(columns, 4)}
+    types = SCHEMAS[table]
+    said = [(f"$[{places[name]}]", _spelled(name, types[name])) for name in types if name in places]
+    # A text that looks like a list has no first element.
+    said += [(f"$[{places[name]}][0]", f"{name}[1]") for name in places if types.get(name) == "texts"]
+    others = [f"{name} IS NOT NULL" for name in types if name not in places and name not in BESIDE | {"entry_kind"}]
+    if "entry_kind" in types:
+        others.append(f"entry_kind IS DISTINCT FROM '{kind}'")
+    source = f"SELECT * FROM {table}"
+    if table == "packet":
+        ids = {"packet_id": "uuid", "session_id": "text", "packet_hash": "hash"}
+        said += [(f"$[{places[name]}]", _spelled(f"id_{name}", typed)) for name, typed in ids.items()]
+        named = ", ".join(f"{name} AS id_{name}" for name in ids)
+        source = f"SELECT * FROM packet LEFT JOIN (SELECT seq, {named} FROM ids) AS id USING (seq)"
+    others.append(f"said[:{len(said)}] IS DISTINCT FROM [{', '.join(spelled for _, spelled in said)}]")
+    beside, paths = "", [path for path, _ in said]
+    if "body" in types:
+        beside = ", NULL, body"
+        if kind in BYTES_COLUMN:
+            paths.append(f"$[{places[BYTES_COLUMN[kind][1]]}]")
+            beside = f", coalesce(said[{len(paths)}], ''), body"
+    read = f"SELECT *, json_extract_string(entry, {paths}) AS said FROM ({source}) AS {table}"
+    return (
+        f"SELECT seq - {first}, encode(entry), coalesce({' OR '.join(others)}, true){beside} FROM ({read}) AS {table}"
+    )
+
+
+def _spelled(column: str, kind: str) -> str:
+    """Return the text of a column of a kind as entries have it; another spelling of the same is looked into."""
+    match kind:
+        case "uuid":
+            return f"coalesce(TRY_CAST({column} AS UUID)::VARCHAR, CASE WHEN {column} IS NOT NULL THEN '' END)"
+        case "time":
+            return f"strftime({column}, '%Y-%m-%dT%H:%M:%S.%fZ')"
+        case "float":
+            whole = f"{column} = trunc({column}) AND abs({column}) < 1e15"
+            return f"CASE WHEN {whole} THEN {column}::BIGINT::VARCHAR ELSE {column}::VARCHAR END"
+        case "texts":
+            return f"to_json({column})::VARCHAR"
+        case "hash":
+            return f"lower(hex({column}))"
+        case _:
+            return f"{column}::VARCHAR"
 
 
 def _same(column: str, kind: str, said: str) -> str:
@@ -244,20 +368,25 @@ def _same(column: str, kind: str, said: str) -> str:
             return f"{column} IS NOT DISTINCT FROM {said}"
 
 
-def _check_columns(connection: "DuckDBPyConnection", checked: CheckedSegment, table: str) -> None:
-    """Compare the columns by which rows are found with the entries: a row with other ones would not be found."""
-    known = []
-    for (kind, version), columns in COLUMNS.items():
-        if table_of(kind) == table:
-            begins = f"starts_with(entry, '[\"{kind}\",{version},{checked.manifest.shard},')"
-            known.append(begins)
-            _check_version(connection, checked, kind, columns, begins)
-    unknown = f"SELECT seq FROM {table} WHERE NOT ({' OR '.join(known)})"
-    _report(connection, checked, table, unknown, "entry {} is of no known kind and version, or of another shard")
+def _check_columns(
+    connection: "DuckDBPyConnection", checked: CheckedSegment, table: str, numbers: Sequence[int]
+) -> None:
+    """Compare the columns by which rows are found with these entries: a row with other ones would not be found."""
+    for at in range(0, len(numbers), _BATCH):
+        some = f"SELECT * FROM {table} WHERE seq IN ({', '.join(map(str, numbers[at : at + _BATCH]))})"
+        known = []
+        for (kind, version), columns in COLUMNS.items():
+            if table_of(kind) == table:
+                known.append(_begins(checked, kind, version))
+                _check_version(connection, checked, kind, columns, f"({some}) WHERE {known[-1]}")
+        unknown = f"SELECT seq FROM ({some}) WHERE NOT ({' OR '.join(known)})"
+        _report(connection, checked, table, unknown, "entry {} is of no known kind and version, or of another shard")
+        if len(checked.findings) > _MOST_NAMED:
+            break
 
 
 def _check_version(
-    connection: "DuckDBPyConnection", checked: CheckedSegment, kind: str, columns: Sequence[str], begins: str
+    connection: "DuckDBPyConnection", checked: CheckedSegment, kind: str, columns: Sequence[str], source: str
 ) -> None:
     """Compare the columns of entries of one kind and version."""
     table = table_of(kind)
@@ -286,7 +415,7 @@ def _check_version(
     read = ", ".join([f"json_extract_string(entry, [{', '.join(paths)}]) AS said", *lists])
     # Each entry is parsed once: without MATERIALIZED it would be for every column.
     statement = f"""
-    WITH parsed AS MATERIALIZED (SELECT * EXCLUDE ({beside}), {read} FROM {table} WHERE {begins})
+    WITH parsed AS MATERIALIZED (SELECT * EXCLUDE ({beside}), {read} FROM {source})
     SELECT seq FROM parsed WHERE NOT ({" AND ".join(conditions)})
     """
     _report(connection, checked, table, statement, "the columns of entry {} are not what it says")
@@ -309,34 +438,93 @@ def _check_ids(connection: "DuckDBPyConnection", checked: CheckedSegment) -> Non
     _report(connection, checked, "ids", statement, "the id of entry {} is not that of its packet")
 
 
-def _check_counts(connection: "DuckDBPyConnection", checked: CheckedSegment) -> None:
-    counts, tallies = count_entries(connection)
-    if (counts, tallies) != (checked.manifest.counts, checked.manifest.tallies):
-        checked.add(MANIFEST, checked.manifest.first, "its counts or tallies are not those of the entries")
-
-
-def _check(manifest: Manifest, files: Mapping[str, Path]) -> CheckedSegment:
+def _check(manifest: Manifest, files: Mapping[str, Path], duckdb: "DuckDBPyConnection | None" = None) -> CheckedSegment:
     """As `check_files`; what DuckDB cannot read to its end is a finding."""
-    import duckdb
+    from duckdb import Error
 
     try:
-        return check_files(manifest, files)
-    except duckdb.Error as error:
-        checked = CheckedSegment(manifest, files[LEAVES].read_bytes())
-        _check_subtrees(checked)
-        first_line = str(error).partition("\n")[0]
-        checked.add(None, manifest.first, f"its objects cannot be read: {first_line}")
-        return checked
+        return check_files(manifest, files, duckdb or _of_this_process)
+    except Error as error:
+        return _unread(manifest, files, f"its objects cannot be read: {str(error).partition(chr(10))[0]}")
 
 
-async def check_segment(archive: Archive, manifest: Manifest) -> CheckedSegment:
+def _unread(manifest: Manifest, files: Mapping[str, Path], problem: str) -> CheckedSegment:
+    checked = CheckedSegment(manifest, files[LEAVES].read_bytes())
+    _check_subtrees(checked)
+    checked.add(None, manifest.first, problem)
+    return checked
+
+
+async def check_segment(archive: Archive, manifest: Manifest, helpers: "_Helpers | None" = None) -> CheckedSegment:
     """Verify the objects of a segment against each other and its manifest.
 
     Raises:
         ArchiveUnavailable, ArchiveDiffers: an object is missing or has other bytes.
     """
     async with archive.fetched(manifest, *OBJECTS) as files:
-        return await asyncio.to_thread(_check, manifest, files)
+        if helpers is None:
+            return await asyncio.to_thread(_check, manifest, files)
+        return await helpers.check(manifest, files)
+
+
+# Who verifies the segments of a long archive: processes; of a short one, which ends before they have started, threads.
+
+_of_this_process: "DuckDBPyConnection | None" = None
+"""What a process that verifies keeps from segment to segment."""
+_until_the_end = ExitStack()
+
+
+class _Helpers:
+    """Verifies segments, several at once."""
+
+    def __init__(self, duckdb: "DuckDBPyConnection", processes: ProcessPoolExecutor | None) -> None:
+        self._duckdb = duckdb
+        self._processes = processes
+
+    async def check(self, manifest: Manifest, files: Mapping[str, Path]) -> CheckedSegment:
+        """Return what is found in a segment."""
+        if self._processes is None:
+            return await asyncio.to_thread(_check, manifest, files, self._duckdb)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._processes, _check, manifest, dict(files))
+        except BrokenProcessPool:  # the memory may have been too little for it, or for one beside it
+            problem = "it was not verified: one of the processes that verify was killed"
+            return await asyncio.to_thread(_unread, manifest, files, problem)
+
+
+@contextmanager
+def _start_helpers(entries: int) -> Iterator[_Helpers]:
+    """Give who verifies so many entries; processes end with the context, and with this process.
+
+    Raises:
+        ExtraMissing: DuckDB is not installed.
+    """
+    count = min(_AHEAD, _CPUS, entries // _WORTH_A_PROCESS)
+    with _open_verifier() as duckdb:
+        if count < 2:
+            yield _Helpers(duckdb, None)
+            return
+        # Not forked: this process has threads and a loop.
+        pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_begin)
+        try:
+            yield _Helpers(duckdb, pool)
+            pool.shutdown()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _begin() -> None:
+    global _of_this_process
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who started us stops us
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _of_this_process = _until_the_end.enter_context(_open_verifier())
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 # The archive of a shard: its segments follow from the tree, and the tree from checkpoints that were kept.
@@ -385,27 +573,27 @@ async def verify_cold(
         older: keys that the shard's log had before.
         checkpoints: those that were kept elsewhere, their signatures checked already.
         expired: first entries of segments whose expiry stands in entries that are not archived yet.
-        progress: told the number of entries after each segment.
+        progress: told the number of entries of each segment, behind it.
 
     Raises:
         ArchiveUnavailable: the archive does not answer.
         ExtraMissing: DuckDB is not installed.
     """
-    with open_duckdb():
-        pass
     verification = _Verification((key, *older), checkpoints, expired)
     shard = int(key.name.rpartition("/")[2])
     coming: deque[asyncio.Task[_Read]] = deque()
-    try:
-        for first in [*await archive.segments(shard), None]:
-            if first is not None:
-                coming.append(asyncio.create_task(_read_segment(archive, shard, first)))
-            while coming and (len(coming) == _AHEAD or first is None):
-                progress(await verification.take(await coming.popleft()))
-    finally:
-        for task in coming:
-            task.cancel()
-        await asyncio.gather(*coming, return_exceptions=True)
+    segments = await archive.segments(shard)
+    with _start_helpers(segments[-1] - segments[0] if segments else 0) as helpers:
+        try:
+            for first in [*segments, None]:
+                if first is not None:
+                    coming.append(asyncio.create_task(_read_segment(archive, shard, first, helpers)))
+                while coming and (len(coming) == _AHEAD or first is None):
+                    progress(await verification.take(await coming.popleft()))
+        finally:
+            for task in coming:
+                task.cancel()
+            await asyncio.gather(*coming, return_exceptions=True)
     return verification.finish()
 
 
@@ -423,12 +611,12 @@ class _Read:
     """Objects that are missing, which an expiry may explain."""
 
 
-async def _read_segment(archive: Archive, shard: int, first: int) -> _Read:
+async def _read_segment(archive: Archive, shard: int, first: int, helpers: _Helpers) -> _Read:
     read = _Read(first)
     try:
         manifest = await archive.read_manifest(shard, first)
         read.checked = CheckedSegment(manifest)
-        read.checked = await check_segment(archive, manifest)
+        read.checked = await check_segment(archive, manifest, helpers)
         read.is_whole = True
     except (ArchiveUnavailable, ArchiveDiffers) as error:
         finding = ColdFinding(error.segment, error.name, first, error.problem)
@@ -471,7 +659,7 @@ class _Verification:
         self.report = ColdReport(keys[0].name)
 
     async def take(self, read: _Read) -> int:
-        """Take the next segment in; return how many entries of it were recomputed."""
+        """Take the next segment in; return how many entries it has."""
         self._check_turn(read.first)
         self.report.findings += read.findings
         if read.gone:
@@ -487,8 +675,8 @@ class _Verification:
         self.report.findings += checked.findings
         await asyncio.to_thread(self._fold, checked)
         self._read_log(checked)
-        entries = manifest.last - manifest.first + 1 if read.is_whole else 0
-        self.report.entries += entries
+        entries = manifest.last - manifest.first + 1
+        self.report.entries += entries if read.is_whole else 0
         return entries
 
     def _check_turn(self, first: int) -> None:

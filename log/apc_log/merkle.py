@@ -7,12 +7,14 @@ edge: of every level the tile that is not full yet. That is all an append needs.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
+from struct import Struct
 
 from apc_log.offline_verifier import node_hash
 
 TILE_WIDTH = 256
 HASH_SIZE = 32
 EMPTY_ROOT = sha256(b"").digest()
+_PAIRS = Struct(f"{2 * HASH_SIZE}s")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -40,7 +42,7 @@ def fold_bytes(hashes: bytes) -> bytes:
     width = 2 * HASH_SIZE
     while len(hashes) > HASH_SIZE:
         even = len(hashes) // width * width
-        pairs = [sha256(b"\x01" + hashes[at : at + width]).digest() for at in range(0, even, width)]
+        pairs = [sha256(b"\x01" + pair).digest() for (pair,) in _PAIRS.iter_unpack(memoryview(hashes)[:even])]
         hashes = b"".join((*pairs, hashes[even:]))
     return hashes
 

@@ -1,14 +1,18 @@
 """Segments of a log in an archive: written once, read back, verified without the database, read as the database is."""
 
+import asyncio
 import shutil
 from pathlib import Path
 from typing import Any
 
 import asyncpg
 import orjson
+import psutil
 import pytest
 from tests.support.log.archived import APPROVAL, ArchivedLog
+from tests.support.waiting import until
 
+from apc_log import cold_verification
 from apc_log.archive import BLOCK, parse_manifest
 from apc_log.cold import open_cold, prove_cold, stale_in, state_in, transitions_in
 from apc_log.cold_verification import verify_cold
@@ -43,6 +47,43 @@ async def test_an_auditor_verifies_the_archive_without_the_database(archived: Ar
     within = [one.size for one in archived.checkpoints if one.size <= 2 * BLOCK]
     assert report.compared == len(within)
     assert report.proven >= within[-1]
+
+
+async def test_processes_find_what_threads_find(
+    archived: ArchivedLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long archive is verified by processes; a finding keeps its place."""
+    shutil.copytree(archived.folder, tmp_path / "copy")
+    copy = archived.at(tmp_path / "copy")
+    path = copy.folder / copy.manifests[1].place / "hop.parquet"
+    path.write_bytes(path.read_bytes()[:-1] + b"2")
+    found = []
+    for entries in (1 << 30, BLOCK // 2):
+        monkeypatch.setattr(cold_verification, "_WORTH_A_PROCESS", entries)
+        found.append(await verify_cold(copy.archive(), archived.key, checkpoints=archived.checkpoints))
+    assert found[0] == found[1]
+    assert [(one.segment, one.name) for one in found[1].findings] == [(copy.manifests[1].place, "hop.parquet")]
+    assert not helpers()
+
+
+def helpers() -> list[psutil.Process]:
+    """Return the processes that verify; the tracker of resources stays for others."""
+    return [one for one in psutil.Process().children() if "spawn_main" in " ".join(one.cmdline())]
+
+
+async def test_a_process_that_is_killed_is_a_finding_for_each_segment_that_it_had(
+    archived: ArchivedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cold_verification, "_WORTH_A_PROCESS", BLOCK // 2)
+    verifying = asyncio.create_task(verify_cold(archived.archive(), archived.key))
+    await until(helpers)
+    for one in helpers():
+        one.kill()
+    report = await verifying
+    assert {(one.seq, one.name, one.message) for one in report.findings} == {
+        (first, None, "it was not verified: one of the processes that verify was killed") for first in (1, BLOCK + 1)
+    }
+    assert not helpers()
 
 
 async def test_a_checkpoint_below_the_archive_proves_all_of_it(archived: ArchivedLog) -> None:

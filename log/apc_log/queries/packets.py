@@ -3,11 +3,12 @@
 Other queries share what stands here: the rows that are returned, their columns in SQL, and bodies that are opened.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
+from functools import cache
 from itertools import groupby
-from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
+from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack, cast
 from uuid import UUID
 
 import asyncpg
@@ -290,13 +291,21 @@ def columns(row_type: type[Any], table: str) -> str:
     return ", ".join(column(field.name) for field in fields(row_type))
 
 
+@cache
+def _names_of(row_type: type[Any]) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
+    """Return the columns of a row, those of JSON among them, and whether it has recipients."""
+    names = tuple(field.name for field in fields(row_type))
+    return names, tuple(name for name in names if name in _AS_TEXT), "recipients" in names
+
+
 def to_row(row_type: type[RowT], record: Record) -> RowT:
     """Return a record as a row: JSON columns read, recipients as a tuple."""
-    values: dict[str, Any] = {field.name: record[field.name] for field in fields(row_type)}
-    for name in _AS_TEXT & values.keys():
+    names, as_text, has_recipients = _names_of(cast(Hashable, row_type))
+    values: dict[str, Any] = {name: record[name] for name in names}
+    for name in as_text:
         if values[name] is not None:
             values[name] = orjson.loads(values[name])
-    if "recipients" in values:
+    if has_recipients:
         values["recipients"] = tuple(values["recipients"])
     return row_type(**values)
 

@@ -28,6 +28,7 @@ from apc_bus.settings import ArchiveSettings
 from apc_log.errors import ArchiveDiffers, ArchiveError, ArchiveUnavailable
 from apc_log.merkle import HASH_SIZE, fold, fold_bytes, widths_between
 from apc_log.offline_verifier import CheckFailed, SignedNote, parse_note
+from apc_log.parquet_bounds import BeyondBounds, check_bounds
 
 FORMAT, VERSION = "apc-log-segment", 1
 BLOCK = 1 << 16
@@ -298,6 +299,8 @@ class Archive:
         """Digests of cached objects that are being read."""
         self._checked: dict[Path, tuple[object, ...]] = {}
         """File of a folder -> the state in which it had the bytes that its manifest names."""
+        self._bounded: set[tuple[str, str, int]] = set()
+        """Name, digest and entries of the objects of Parquet that take no more to decode than they may."""
         if {"", ".", ".."} & set(log_name.split("/")):
             raise ArchiveError(f"the log's name {log_name!r} is no name of objects")
         self._remotes: tuple[ObjectStore, ObjectStore] | None = None
@@ -342,7 +345,7 @@ class Archive:
     def with_cache(self, cache: Path) -> "Archive":
         """Return the same archive with another cache, for which every object is read from the store."""
         other = copy(self)
-        other._cache, other._checked, other._used = cache, {}, Counter()
+        other._cache, other._checked, other._used, other._bounded = cache, {}, Counter(), set()
         return other
 
     def origin(self, shard: int) -> str:
@@ -479,10 +482,13 @@ class Archive:
     async def fetched_all(self, wanted: Sequence[tuple[Manifest, str]]) -> AsyncIterator[Sequence[Path]]:
         """Give files of these objects of several segments, in their order, as `fetched`."""
         objects = [(manifest.place, manifest.object(name)) for manifest, name in wanted]
+        entries = [manifest.last - manifest.first + 1 for manifest, _ in wanted]
         self._used.update(one.sha256 for _, one in objects)
         try:
             known = await asyncio.to_thread(lambda: [self._known(*one) for one in objects])
-            yield [path or await self._fetch(*one) for path, one in zip(known, objects, strict=True)]
+            paths = [path or await self._fetch(*one) for path, one in zip(known, objects, strict=True)]
+            await asyncio.to_thread(self._check_bounds, objects, entries, paths)
+            yield paths
         finally:
             self._used.subtract(one.sha256 for _, one in objects)
             if self._folder is None:
@@ -512,6 +518,21 @@ class Archive:
             return cached
         except (BaseError, OSError) as error:
             raise _unavailable(place, one.name, error) from error
+
+    def _check_bounds(
+        self, objects: Sequence[tuple[str, SegmentObject]], entries: Sequence[int], paths: Sequence[Path]
+    ) -> None:
+        """Refuse Parquet that takes more to decode than it may, before anyone decodes it; once for the same bytes."""
+        for (place, one), count, path in zip(objects, entries, paths, strict=True):
+            table, key = one.name.removesuffix(".parquet"), (one.name, one.sha256, count)
+            if table in SCHEMAS and key not in self._bounded:
+                try:
+                    check_bounds(path, SCHEMAS[table], plain=BESIDE, most_rows=count, row_group=ROW_GROUP)
+                except BeyondBounds as error:
+                    raise ArchiveDiffers(place, one.name, f"it cannot be read: {error}") from error
+                except OSError as error:
+                    raise _unavailable(place, one.name, error) from error
+                self._bounded.add(key)
 
     def _check_file(self, path: Path, place: str, one: SegmentObject) -> None:
         """Compare a file with its digest."""

@@ -2,12 +2,12 @@
 
 from tests.support.house import measure
 
-MOST_MODULES = 510
+MOST_MODULES = 511
 """499, and subjects of their kind: the host of many agents (`apc_agents.running.host`), how it keeps them apart
 (`isolation`), what a question may ask people for (`apc_contracts.answers`), tools that act once and their file
 (`tool_effects`, `sqlite_effects`), what agents of other frameworks share (`apc_minds.joined`) and an adapter each, the
-MCP server (`apc_mcp`) and the door of A2A (`apc_a2a`) with their commands, presence, and what viewers of traces know
-agents by (`apc_bus.gen_ai`)."""
+MCP server (`apc_mcp`) and the door of A2A (`apc_a2a`) with their commands, presence, what viewers of traces know agents
+by (`apc_bus.gen_ai`), and what Parquet may take to decode (`apc_log.parquet_bounds`)."""
 LARGEST_HEADER_SHARE = 0.11
 SHORTEST_MEDIAN, LONGEST_MEDIAN = 150, 250
 LONGEST_CHAIN = 15

@@ -187,6 +187,8 @@ HERE: Table = {
         "test_a_stranger_signs_the_manifests_checkpoint": "sign_off(",
         "test_a_digest_that_is_a_path_names_no_file": "write_bytes(",
         "test_an_object_that_is_no_table_is_a_finding": "sign_off(",
+        "test_parquet_of_another_shape_is_not_decoded": "spoil(table, path)",
+        "test_no_byte_of_a_footer_or_header_ends_the_reading": "path.write_bytes(",
         "test_made_up_entries_of_the_log_in_a_manifest_are_findings": "sign_off(",
         "test_an_entry_of_the_log_that_is_no_text_is_a_finding": "write_bytes(",
         "test_leaves_without_end_are_not_read": "write_bytes(",

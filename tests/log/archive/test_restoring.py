@@ -13,7 +13,7 @@ import pytest
 from tests.support.log.archived import ReleasedLog, full_log
 
 from apc_bus.settings import PersisterSettings
-from apc_log.archive import BLOCK
+from apc_log.archive import BLOCK, ROW_GROUP
 from apc_log.errors import ArchiveDiffers, ArchiveError, ArchiveUnavailable
 from apc_log.queries.health import read_growth
 from apc_persister.archiving import RESTORED, drop_restored, restore_segment
@@ -130,7 +130,8 @@ def lie(log: ReleasedLog) -> Path:
     values = json.loads(changed[0]["entry"])
     values[values.index("accepted")] = "held"
     changed[0] |= {"entry": json.dumps(values, separators=(",", ":"), ensure_ascii=False), "verdict": "held"}
-    pq.write_table(pa.Table.from_pylist(changed, schema=table.schema), path, compression="zstd")
+    table = pa.Table.from_pylist(changed, schema=table.schema)
+    pq.write_table(table, path, compression="zstd", use_dictionary=False, row_group_size=ROW_GROUP)
     return path
 
 

@@ -1,6 +1,7 @@
 """A lying archiver, and anyone else who writes to the store: each change is found, with its segment and object."""
 
 import json
+import random
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,17 +10,20 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.support.log.archived import APPROVAL, ArchivedLog
 
-from apc_log.archive import BLOCK, LEAVES, MANIFEST, Manifest, parse_manifest
+from apc_log import parquet_bounds
+from apc_log.archive import BESIDE, BLOCK, LEAVES, MANIFEST, ROW_GROUP, SCHEMAS, Manifest, parse_manifest
 from apc_log.cold import open_cold, prove_cold
 from apc_log.cold_verification import ColdReport, verify_cold
 from apc_log.errors import ArchiveDiffers
 from apc_log.merkle import fold_bytes
 from apc_log.offline_verifier import COLUMNS, CheckFailed, leaf_hash
+from apc_log.parquet_bounds import BeyondBounds, check_bounds
 
 pytestmark = pytest.mark.postgres
 
@@ -39,12 +43,24 @@ def path_of(copied: ArchivedLog, segment: int, name: str) -> Path:
     return copied.folder / copied.manifests[segment].place / name
 
 
+def write(table: pa.Table, path: Path, **options: Any) -> None:
+    """Write a table as the archiver does, so that nothing but what is in it is looked at."""
+    often = [field.name for field in table.schema if field.type in (pa.string(), pa.list_(pa.string()))]
+    shape: dict[str, Any] = {
+        "use_dictionary": [name for name in often if name not in BESIDE],
+        "row_group_size": ROW_GROUP,
+        "store_schema": False,
+        "compression": "zstd",
+    }
+    pq.write_table(table, path, **(shape | options))
+
+
 def change_rows(path: Path, change: Callable[[dict[str, Any]], None], *, at: int = 0) -> None:
     """Write a table again with one row changed."""
     table = pq.read_table(path)
     rows = table.to_pylist()
     change(rows[at])
-    pq.write_table(pa.Table.from_pylist(rows, schema=table.schema), path, compression="zstd")
+    write(pa.Table.from_pylist(rows, schema=table.schema), path)
 
 
 def sign_off(copied: ArchivedLog, segment: int, **changes: Any) -> None:
@@ -244,19 +260,19 @@ def no_parquet(path: Path) -> None:
 
 def without_a_column(path: Path) -> None:
     table = pq.read_table(path)
-    pq.write_table(table.drop_columns(["session_id"]), path)
+    write(table.drop_columns(["session_id"]), path)
 
 
 def of_another_type(path: Path) -> None:
     table = pq.read_table(path)
     at = table.column_names.index("seq")
-    pq.write_table(table.set_column(at, "seq", table["seq"].cast(pa.string())), path)
+    write(table.set_column(at, "seq", table["seq"].cast(pa.string())), path, use_dictionary=["session_id"])
 
 
 def without_an_entry(path: Path) -> None:
     table = pq.read_table(path)
     at = table.column_names.index("entry")
-    pq.write_table(table.set_column(at, "entry", pa.nulls(len(table), pa.string())), path)
+    write(table.set_column(at, "entry", pa.nulls(len(table), pa.string())), path)
 
 
 def torn_in_the_middle(path: Path) -> None:
@@ -283,7 +299,7 @@ async def test_a_number_that_is_sql_is_not_run_by_a_reader(copied: ArchivedLog, 
     path = path_of(copied, 0, "packet.parquet")
     table = pq.read_table(path)
     numbers = pa.array([statement, *("9" for _ in range(len(table) - 1))])
-    pq.write_table(table.set_column(table.column_names.index("seq"), "seq", numbers), path)
+    write(table.set_column(table.column_names.index("seq"), "seq", numbers), path, use_dictionary=["session_id"])
 
     async with open_cold(copied.archive(), [manifest_in(copied, 0)]) as cold:
         unguarded = {"packet": f"SELECT 0 AS shard, * FROM read_parquet('{path}')"}
@@ -352,7 +368,138 @@ async def test_more_rows_than_entries_are_not_read(copied: ArchivedLog) -> None:
     said = {"seq": pa.repeat(1, count), "entry": pa.repeat("[]", count)}
     columns = [said.get(field.name, pa.nulls(count, field.type)) for field in schema]
     columns = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
-    pq.write_table(pa.Table.from_arrays(columns, schema=schema), path, compression="zstd")
-    assert path.stat().st_size < 10_000
+    write(pa.Table.from_arrays(columns, schema=schema), path)
+    assert path.stat().st_size < 50_000
     sign_off(copied, 0)
     assert "more than the segment has entries" in message_of(await verify(copied), copied, 0, "hop.parquet")
+
+
+def with_columns(path: Path, rows: int, **columns: pa.Array) -> pa.Table:
+    """Return a table of the schema of another, of nothing but these columns."""
+    schema = pq.read_schema(path)
+    return pa.Table.from_arrays(
+        [columns.get(field.name, pa.nulls(rows, field.type)).cast(field.type) for field in schema], schema=schema
+    )
+
+
+async def refused(copied: ArchivedLog, name: str) -> str:
+    """Return what is said of an object, by who verifies and by who reads."""
+    manifest = manifest_in(copied, 0)
+    message = message_of(await verify(copied), copied, 0, name)
+    with pytest.raises(ArchiveDiffers) as caught:
+        async with copied.archive().fetched(manifest, name):
+            pass
+    assert (caught.value.segment, caught.value.name, caught.value.problem) == (manifest.place, name, message)
+    return message
+
+
+async def test_a_value_that_stands_a_million_times_is_not_decoded(copied: ArchivedLog) -> None:
+    """A dictionary has it once: what is decoded has nothing to do with the size of the object."""
+    path = path_of(copied, 0, "hop.parquet")
+    entries = pa.repeat("x" * 20_000, ROW_GROUP)
+    write(with_columns(path, ROW_GROUP, seq=pa.repeat(1, ROW_GROUP), entry=entries), path, use_dictionary=["entry"])
+    unguarded = duckdb.read_parquet(str(path)).aggregate("sum(strlen(entry))").fetchall()
+    assert (path.stat().st_size < 50_000, unguarded) == (True, [(20_000 * ROW_GROUP,)])
+    assert "column entry: it has a dictionary" in await refused(copied, "hop.parquet")
+
+
+async def test_pages_that_are_larger_than_a_reader_holds_are_not_decoded(
+    copied: ArchivedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zeros take no room in an object: the bound is lowered here to what a test may make."""
+    path = path_of(copied, 0, "hop.parquet")
+    rows = 2_048
+    entries = pa.repeat("x" * 16_000, rows)
+    write(with_columns(path, rows, seq=pa.repeat(1, rows), entry=entries), path)
+    assert path.stat().st_size < 100_000
+    unguarded = await verify(copied)
+    assert not any("more than a reader holds" in one.message for one in unguarded.findings)
+    monkeypatch.setattr(parquet_bounds, "MOST_AT_ONCE", 30_000_000)
+    assert "in 2048 rows are more than a reader holds" in await refused(copied, "hop.parquet")
+
+
+async def test_a_list_longer_than_any_is_not_decoded(copied: ArchivedLog) -> None:
+    path = path_of(copied, 0, "packet.parquet")
+    names = pa.ListArray.from_arrays(pa.array([0, 1_000_000], pa.int32()), pa.repeat("me", 1_000_000))
+    write(with_columns(path, 1, seq=pa.array([1]), entry=pa.array(["[]"]), recipients=names), path)
+    unguarded = duckdb.read_parquet(str(path)).aggregate("sum(len(recipients))").fetchall()
+    assert (path.stat().st_size < 20_000, unguarded) == (True, [(1_000_000,)])
+    assert "column recipients: 1000000 values are not those of 1 rows" in await refused(copied, "packet.parquet")
+
+
+def in_one_row_group(table: pa.Table, path: Path) -> None:
+    write(table, path, row_group_size=1 << 20)
+
+
+def in_other_pages(table: pa.Table, path: Path) -> None:
+    write(table, path, data_page_version="2.0")
+
+
+def in_another_encoding(table: pa.Table, path: Path) -> None:
+    write(table, path, use_dictionary=False, column_encoding={"entry": "DELTA_BYTE_ARRAY"})
+
+
+def in_another_codec(table: pa.Table, path: Path) -> None:
+    pq.write_table(table, path, compression="gzip", use_dictionary=False, row_group_size=ROW_GROUP)
+
+
+def with_bytes_between(table: pa.Table, path: Path) -> None:
+    write(table, path)
+    data = path.read_bytes()
+    footer = int.from_bytes(data[-8:-4], "little") + 8
+    path.write_bytes(data[:-footer] + b"between" + data[-footer:])
+
+
+def with_a_footer_of_zeros(table: pa.Table, path: Path) -> None:
+    write(table, path)
+    data = bytearray(path.read_bytes())
+    footer = int.from_bytes(data[-8:-4], "little")
+    data[-footer - 8 : -8] = bytes(footer)
+    path.write_bytes(data)
+
+
+def with_a_page_that_lies(table: pa.Table, path: Path) -> None:
+    """Its header names other bytes than the footer does; the first one is a dictionary, of column entry_kind."""
+    write(table, path, compression="none")
+    data = bytearray(path.read_bytes())
+    assert data[4:7] == b"\x15\x04\x15", "the kind of the page, then its decoded size"
+    data[7] ^= 4
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "problem"),
+    [
+        (in_one_row_group, "a row group has"),
+        (in_other_pages, "a page is of kind 3"),
+        (in_another_encoding, "column entry: a page has encoding 7"),
+        (in_another_codec, "column entry_kind: it is compressed by codec 2"),
+        (with_bytes_between, "there are bytes in it that are of no column"),
+        (with_a_footer_of_zeros, "it is no Parquet"),
+        (with_a_page_that_lies, "column entry_kind: its pages are not those that the footer tells of"),
+    ],
+)
+async def test_parquet_of_another_shape_is_not_decoded(
+    copied: ArchivedLog, spoil: Callable[[pa.Table, Path], None], problem: str
+) -> None:
+    """Bounds are those of the shape in which the archiver writes: in every other one there would be others."""
+    path = path_of(copied, 0, "other.parquet")
+    table = pq.read_table(path)
+    assert len(table) > ROW_GROUP
+    write(table, path)
+    check_bounds(path, SCHEMAS["other"], plain=BESIDE, most_rows=BLOCK, row_group=ROW_GROUP)
+    spoil(table, path)
+    assert problem in await refused(copied, "other.parquet")
+
+
+async def test_no_byte_of_a_footer_or_header_ends_the_reading(copied: ArchivedLog, tmp_path: Path) -> None:
+    """Whatever stands there: it is read, or refused."""
+    data = path_of(copied, 0, "checkpoints.parquet").read_bytes()
+    numbers, path, refusals = random.Random(7), tmp_path / "changed", 0
+    for at in range(len(data)):
+        path.write_bytes(data[:at] + bytes([numbers.randrange(256)]) + data[at + 1 :])
+        try:
+            check_bounds(path, SCHEMAS["checkpoints"], plain=BESIDE, most_rows=BLOCK, row_group=ROW_GROUP)
+        except BeyondBounds:
+            refusals += 1
+    assert refusals > 100

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 # The database of a command: the one of APC_DATABASE_URL, or the embedded one of the data folder.
 
+LONGEST_STATEMENT = timedelta(hours=1)
+"""Of who archives segments: the guard makes and swaps whole tables in one."""
 PATIENCE = timedelta(seconds=3)
 """How long a one-shot command waits for a server that does not answer; in total it ends within 10 s."""
 
@@ -69,12 +71,12 @@ async def database_url(bus: BusSettings, database: DatabaseSettings) -> AsyncIte
 
 
 @asynccontextmanager
-async def open_log() -> AsyncIterator[asyncpg.Pool]:
-    """Yield a pool on the database of the log, for commands that read it.
+async def open_log(longest: timedelta = timedelta(seconds=60)) -> AsyncIterator[asyncpg.Pool]:
+    """Yield a pool on the database of the log, for commands that read it; a statement may take the `longest` time.
 
     Raises InputUnusable, DatabaseUnavailable.
     """
-    async with open_log_with_url() as (pool, _):
+    async with open_log_with_url(longest) as (pool, _):
         yield pool
 
 
@@ -85,11 +87,11 @@ async def require_agent(pool: asyncpg.Pool, agent_id: str | None) -> None:
 
 
 @asynccontextmanager
-async def open_log_with_url() -> AsyncIterator[tuple[asyncpg.Pool, str]]:
+async def open_log_with_url(longest: timedelta = timedelta(seconds=60)) -> AsyncIterator[tuple[asyncpg.Pool, str]]:
     """Yield the pool of `open_log`, and the database URL for helper processes."""
     settings = DatabaseSettings()
     async with database_url(BusSettings(), settings) as url:
-        pool = await open_pool(url, max_size=2, wait=PATIENCE)
+        pool = await open_pool(url, max_size=2, wait=PATIENCE, command_timeout=longest)
         try:
             if not await holds_log(pool):
                 raise InputUnusable("this database holds no log: run `apc migrate`")

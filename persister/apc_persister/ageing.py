@@ -93,7 +93,11 @@ def load_policy(path: Path | None, hot: timedelta) -> Policy:
     except ValidationError as error:
         first = error.errors()[0]
         field_name = ".".join(map(str, first["loc"]))
-        raise PolicyUnusable(f"APC_ARCHIVE_POLICY {path}, {field_name}: {first['msg']}") from error
+        message = first["msg"]
+        if first["type"] == "extra_forbidden":
+            known = _Ages if first["loc"][:-1] else Policy
+            message = f"no such key: write {', '.join(known.model_fields)}"
+        raise PolicyUnusable(f"APC_ARCHIVE_POLICY {path}, {field_name}: {message}") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +267,13 @@ class Archiver:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Look until `stop` is set, which ends a step where it is: the next run goes on."""
+        log.info(
+            "archiver_started",
+            archive=self._settings.archive_url,
+            every_s=INTERVAL.total_seconds(),
+            release_after=str(self._policy.release_after or "never"),
+            expire_after=str(self._policy.expire_after or "never"),
+        )
         stopping = asyncio.create_task(stop.wait())
         backoff = Backoff(2 * INTERVAL.total_seconds(), _LONGEST_PAUSE_S)
         while not stop.is_set():
@@ -316,6 +327,14 @@ SELECT segment.shard, first_seq, last_seq, segment.state, record_seq,
     SELECT count(*) FROM apc_log.sessions AS session
     WHERE session.shard = segment.shard AND is_open AND coalesce(session.first_seq, 0) <= segment.last_seq
 ) AS open_sessions, (
+    SELECT count(*) FROM apc_log.holds AS hold WHERE is_in_force AND (
+        contract_hash IS NOT NULL OR EXISTS (
+            SELECT FROM apc_log.sessions AS session
+            WHERE session.shard = segment.shard
+              AND (session.session_id = hold.session_id OR session.run_id = hold.run_id)
+              AND (coalesce(session.first_seq, 0) = 0
+                   OR session.first_seq <= segment.last_seq AND session.last_seq >= segment.first_seq)))
+) AS holds, (
     SELECT sum(pg_total_relation_size(oid))::bigint FROM pg_class WHERE relnamespace = 'apc_log'::regnamespace
        AND relname ~ ('^[a-z_]+_' || segment.shard || '_' || first_seq || '(_thin)?$') AND relkind = 'r'
 ) AS hot_bytes
@@ -336,9 +355,12 @@ SELECT EXISTS (SELECT FROM apc_log.sessions WHERE session_id = $1 OR run_id = $2
 _LIFT = "SELECT apc_guard.lift_hold($1)"
 
 
-async def list_segments(pool: asyncpg.Pool, shard: int | None = None) -> list[asyncpg.Record]:
-    """Return every segment that has entries, of one shard or of all: range, state, sizes, what keeps it."""
-    return await pool.fetch(_LISTED, shard)
+async def list_segments(connection: AnyConnection | asyncpg.Pool, shard: int | None = None) -> list[asyncpg.Record]:
+    """Return every segment that has entries, of one shard or of all: range, state, sizes, what keeps it.
+
+    `holds` are those in force that keep rows of it in the database, or may: of a contract each may.
+    """
+    return list(await connection.fetch(_LISTED, shard))
 
 
 async def list_holds(pool: asyncpg.Pool) -> list[asyncpg.Record]:

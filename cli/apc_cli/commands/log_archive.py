@@ -2,7 +2,8 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ import typer
 
 from apc_bus.settings import ArchiveSettings
 from apc_cli.commands.group import Commands
-from apc_cli.connections import open_log
+from apc_cli.connections import LONGEST_STATEMENT, open_log
 from apc_cli.errors import InputUnusable, ServiceAway
 from apc_cli.output.output import AsJson, print_json, print_rows
 from apc_cli.output.terminal import echo
@@ -22,6 +23,7 @@ from apc_log.archive import Archive
 from apc_log.heads import AnyConnection, origin_of
 from apc_persister.ageing import (
     Ageing,
+    Policy,
     Step,
     hold,
     lift_hold,
@@ -41,7 +43,7 @@ ShardOption = Annotated[int | None, typer.Option("--shard", min=0, help="Of this
 
 @asynccontextmanager
 async def _as_archiver() -> AsyncIterator[AnyConnection]:
-    async with open_log() as pool, pool.acquire() as connection:
+    async with open_log(LONGEST_STATEMENT) as pool, pool.acquire() as connection:
         try:
             yield connection
         except asyncpg.InsufficientPrivilegeError as error:
@@ -66,7 +68,8 @@ async def segments(shard: ShardOption = None, as_json: AsJson = False) -> None:
     shown = []
     for row in rows:
         row["age"] = "" if row["full_since"] is None else _age(datetime.now(UTC) - row["full_since"])
-        of_row = {name: row[name] for name in ("shard", "first_seq", "last_seq", "state", "age", "open_sessions")}
+        names = ("shard", "first_seq", "last_seq", "state", "age", "open_sessions", "holds")
+        of_row = {name: row[name] for name in names}
         sizes = {"database": _size(row["hot_bytes"]), "archive": _size(row["archived_bytes"])}
         shown.append(of_row | sizes)
     print_rows(shown, title="segments", as_json=as_json, empty="the log has no entry", document=rows)
@@ -109,14 +112,31 @@ async def archive(
             async for step in Ageing(connection, store, policy).run():
                 found += 1
                 _tell(step, as_json)
-        if once:
-            if not found and not as_json:
-                echo("no segment is full, or old enough")
-            return
+            if once:
+                if not found and not as_json:
+                    echo(_why_nothing(await list_segments(connection), policy))
+                return
         try:
             await asyncio.wait_for(stop.wait(), INTERVAL.total_seconds())
         except TimeoutError:
             pass
+
+
+def _why_nothing(segments: Sequence[asyncpg.Record], policy: Policy) -> str:
+    """Return which segments there are, and when something will be done to the first of them."""
+    states = Counter(str(one["state"]) for one in segments)
+    nothing = f"no segment is full, or old enough ({', '.join(f'{count} {state}' for state, count in states.items())})"
+    here = [one for one in segments if one["state"] not in ("released", "expired")]
+    if not here:
+        return nothing
+    full = here[0]["full_since"]
+    place = f"shard {here[0]['shard']}, entries {here[0]['first_seq']} to {here[0]['last_seq']}"
+    if full is None:
+        return f"{nothing}: {place}, is the next to be full"
+    if policy.release_after is None:
+        return f"{nothing}: APC_ARCHIVE_POLICY releases none"
+    since, then = (f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC" for at in (full, full + policy.release_after))
+    return f"{nothing}: {place}, full since {since}, may be released from {then} on"
 
 
 def _tell(step: Step, as_json: bool) -> None:

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from rich.progress import Progress
 
+from apc_bus.artifacts import local_folder
 from apc_bus.settings import ArchiveSettings, LogKeySettings, PersisterSettings
 from apc_cli.connections import open_log_with_url
 from apc_cli.errors import InputUnusable, LogKeyElsewhere
@@ -20,7 +21,7 @@ from apc_cli.output.terminal import echo
 from apc_contracts.contract.contract import load_contract
 from apc_contracts.errors import ContractError
 from apc_contracts.text import numbered
-from apc_log.archive import Archive
+from apc_log.archive import BLOCK, Archive
 from apc_log.cold import open_cold, prove_cold
 from apc_log.cold_verification import ColdReport, verify_cold
 from apc_log.heads import AnyConnection, read_tree_sizes
@@ -193,7 +194,7 @@ async def verify_archive(location: str, files: Sequence[Path], keys: Sequence[st
     for shard in trusted.shards:
         key, *older = trusted.all_of(shard)
         archive = archive_at(location, key)
-        with _progress(shard, 0, is_silent=as_json) as advance:
+        with _progress(shard, _entries_of(await archive.segments(shard)), is_silent=as_json) as advance:
             held = kept.get(shard, ())
             reports.append(await verify_cold(archive, key, older=older, checkpoints=held, progress=advance))
     if wants_json(as_json):
@@ -204,6 +205,11 @@ async def verify_archive(location: str, files: Sequence[Path], keys: Sequence[st
     if not any(report.segments or report.findings for report in reports):
         raise InputUnusable(f"{location}: there is no segment of {', '.join(report.origin for report in reports)}")
     return not any(report.findings for report in reports)
+
+
+def _entries_of(segments: Sequence[int]) -> int:
+    """Return about how many entries segments have, by their first ones: the last one is as long as the one before."""
+    return segments[-1] - segments[0] + (segments[-1] - segments[-2] if len(segments) > 1 else BLOCK) if segments else 0
 
 
 def archive_at(location: str, key: PublicKey) -> Archive:
@@ -218,10 +224,13 @@ async def prove_from_archive(
     """Return the proof of a packet by its id, or of an entry as `shard/seq`, from the archive alone.
 
     Raises:
-        InputUnusable: it is neither, the archive has none, or several sessions have the packet.
+        InputUnusable: it is neither, there is no archive, it has none, or several sessions have the packet.
         ArchiveError, CheckFailed: as `prove_cold`.
     """
     trusted = TrustedKeys(keys)
+    folder = local_folder(location)
+    if folder is not None and not folder.is_dir():
+        raise InputUnusable(f"--archive {location}: there is no such folder")
     number = re.fullmatch(r"(\d{1,9})/(\d{1,16})", what)
     if number is not None:
         key = trusted.of(int(number[1]))

@@ -35,7 +35,7 @@ from apc_bus.telemetry import agent_labels, get_logger
 from apc_bus.trace_export import export_traces
 from apc_cli.commands.group import Commands
 from apc_cli.commands.run import AgentOption, ListenOption, ReadOnlyOption
-from apc_cli.connections import open_log
+from apc_cli.connections import LONGEST_STATEMENT, open_log
 from apc_cli.errors import InputUnusable
 from apc_cli.health import serve_health
 from apc_cli.system.running import configure, end_with_supervisor, run_service, stop_on_signals
@@ -216,9 +216,6 @@ async def run_archiver() -> None:
         finally:
             await pool.close()
 
-
-LONGEST_STATEMENT = timedelta(hours=1)
-"""The thin tables of a large segment are made in one."""
 
 # Each attempt reads the settings again: a password that was wrong may be mended in its file meanwhile.
 

@@ -40,5 +40,10 @@ async def test_commands_go_on_in_the_archive_or_say_which_segment_is_missing(pos
         held = apc("log", "hold", "add", option, name, "--reason", "a dispute that goes on", given=without)
         assert held.returncode == 0, held.stderr
         assert (f"no run {name!r} yet" in held.stderr) is (option == "--run")
+    segments = json.loads(apc("log", "segments", "--json", given=without).stdout)
+    assert [(one["state"], one["holds"]) for one in segments] == [("released", 1), ("released", 1), ("open", 0)]
+    nothing = apc("log", "archive", "--once", given=given)
+    assert nothing.stdout.startswith("no segment is full, or old enough (2 released, 1 open): shard 0, entries 131073")
+    assert nothing.stdout.strip().endswith("is the next to be full")
     _, listed = apc.at_terminal("log", "hold", "list", columns=80, given=without)
     assert all(word in listed for word in (SESSION, "run run-misspelt", "a dispute")), listed

@@ -52,6 +52,10 @@ async def test_what_an_auditor_finds(archived: ArchivedLog, kept: Path, tmp_path
     assert elsewhere.returncode != 0
     assert "there is no segment of" in elsewhere.stderr and "Traceback" not in elsewhere.stderr
     assert not (tmp_path / "nothing").exists(), "a reader makes no folder"
+    missing = ("--key", "key.txt", "--archive", str(tmp_path / "nothing"))
+    nowhere = ApcCommand(kept)("log", "prove", str(APPROVAL), *missing)
+    assert nowhere.returncode != 0
+    assert f"--archive {tmp_path / 'nothing'}: there is no such folder" in nowhere.stderr
     unknown = ApcCommand(kept)("log", "prove", "0/99999999", *trusted)
     assert unknown.returncode != 0
     assert "the archive has no entry 99999999" in unknown.stderr and "Traceback" not in unknown.stderr

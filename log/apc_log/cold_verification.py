@@ -193,7 +193,7 @@ def _check_entries(connection: "DuckDBPyConnection", checked: CheckedSegment, ro
             _say_unreadable(checked, table, ValueError("rows without a number or an entry"))
         elif read.others:
             _check_columns(connection, checked, table, read.others)
-        if table == "packet" and (read.others or read.rows != rows["ids"]):
+        if table == "packet" and (read.others or rows["ids"] != rows["packet"]):
             _check_ids(connection, checked)
     leaves = read.leaves
     if b"".join(leaves) != stored:
@@ -372,6 +372,7 @@ def _check_columns(
     connection: "DuckDBPyConnection", checked: CheckedSegment, table: str, numbers: Sequence[int]
 ) -> None:
     """Compare the columns by which rows are found with these entries: a row with other ones would not be found."""
+    before = len(checked.findings)
     for at in range(0, len(numbers), _BATCH):
         some = f"SELECT * FROM {table} WHERE seq IN ({', '.join(map(str, numbers[at : at + _BATCH]))})"
         known = []
@@ -381,7 +382,7 @@ def _check_columns(
                 _check_version(connection, checked, kind, columns, f"({some}) WHERE {known[-1]}")
         unknown = f"SELECT seq FROM ({some}) WHERE NOT ({' OR '.join(known)})"
         _report(connection, checked, table, unknown, "entry {} is of no known kind and version, or of another shard")
-        if len(checked.findings) > _MOST_NAMED:
+        if len(checked.findings) >= before + _MOST_NAMED:
             break
 
 
@@ -434,6 +435,7 @@ def _check_ids(connection: "DuckDBPyConnection", checked: CheckedSegment) -> Non
     SELECT coalesce(packet.seq, ids.seq) AS seq FROM packet FULL JOIN ids USING (seq)
     WHERE packet.packet_id IS DISTINCT FROM ids.packet_id OR packet.session_id IS DISTINCT FROM ids.session_id
        OR lower(hex(ids.packet_hash)) IS DISTINCT FROM json_extract_string(packet.entry, '$[{place}]')
+    UNION SELECT seq FROM ids GROUP BY seq HAVING count(*) > 1
     """
     _report(connection, checked, "ids", statement, "the id of entry {} is not that of its packet")
 

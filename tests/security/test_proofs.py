@@ -183,6 +183,7 @@ HERE: Table = {
         "test_a_column_that_hides_a_row_from_readers": "sign_off(",
         "test_a_column_of_an_id_that_hides_a_row": "sign_off(",
         "test_an_id_that_leads_elsewhere": "sign_off(",
+        "test_an_id_that_stands_twice": "sign_off(",
         "test_what_expired_by_an_entry_is_no_finding_and_stays_provable": "unlink()",
         "test_a_stranger_signs_the_manifests_checkpoint": "sign_off(",
         "test_a_digest_that_is_a_path_names_no_file": "write_bytes(",

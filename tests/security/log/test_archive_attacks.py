@@ -217,6 +217,14 @@ async def test_an_id_that_leads_elsewhere(copied: ArchivedLog) -> None:
     assert "is not that of its packet" in message_of(await verify(copied), copied, 0, "ids.parquet")
 
 
+async def test_an_id_that_stands_twice(copied: ArchivedLog) -> None:
+    path = path_of(copied, 0, "ids.parquet")
+    table = pq.read_table(path)
+    write(pa.concat_tables([table, table.slice(0, 1)]), path)
+    sign_off(copied, 0)
+    assert "is not that of its packet" in message_of(await verify(copied), copied, 0, "ids.parquet")
+
+
 def manifest_in(copied: ArchivedLog, segment: int) -> Manifest:
     """Return the manifest that names what stands in the folder."""
     sign_off(copied, segment)

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
@@ -114,7 +114,7 @@ async def archive(
                 _tell(step, as_json)
             if once:
                 if not found and not as_json:
-                    echo(_why_nothing(await list_segments(connection), policy))
+                    echo(why_nothing([dict(one) for one in await list_segments(connection)], policy))
                 return
         try:
             await asyncio.wait_for(stop.wait(), INTERVAL.total_seconds())
@@ -122,7 +122,7 @@ async def archive(
             pass
 
 
-def _why_nothing(segments: Sequence[asyncpg.Record], policy: Policy) -> str:
+def why_nothing(segments: Sequence[Mapping[str, Any]], policy: Policy) -> str:
     """Return which segments there are, and when something will be done to the first of them."""
     states = Counter(str(one["state"]) for one in segments)
     nothing = f"no segment is full, or old enough ({', '.join(f'{count} {state}' for state, count in states.items())})"

@@ -2,14 +2,40 @@
 
 import json
 import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from tests.support.apc_command import ApcCommand
 from tests.support.log.archived import APPROVAL, full_log
 
+from apc_cli.commands.log_archive import why_nothing
+from apc_persister.ageing import Policy
+
 pytestmark = [pytest.mark.postgres, pytest.mark.long]
 SESSION = "session-of-run-0"
+_OLDEST = "shard 0, entries 5 to 8"
+
+
+@pytest.mark.parametrize(
+    ("release_after", "said"),
+    [
+        (
+            timedelta(days=7),
+            f"{_OLDEST}, full since 2026-01-02 03:00 UTC, may be released from 2026-01-09 03:00 UTC on",
+        ),
+        (None, "APC_ARCHIVE_POLICY releases none"),
+    ],
+)
+def test_nothing_to_do_says_until_when(release_after: timedelta | None, said: str) -> None:
+    full = datetime(2026, 1, 2, 3, tzinfo=UTC)
+    states = {"released": full, "recorded": full, "open": None}
+    segments = [
+        {"shard": 0, "first_seq": 1 + 4 * at, "last_seq": 4 + 4 * at, "state": state, "full_since": since}
+        for at, (state, since) in enumerate(states.items())
+    ]
+    told = why_nothing(segments, Policy(release_after=release_after))
+    assert told == f"no segment is full, or old enough (1 released, 1 recorded, 1 open): {said}"
 
 
 async def test_commands_go_on_in_the_archive_or_say_which_segment_is_missing(postgres_url: str, tmp_path: Path) -> None:

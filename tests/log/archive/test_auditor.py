@@ -33,6 +33,8 @@ async def test_an_auditor_without_the_database(archived: ArchivedLog, kept: Path
     (report,) = json.loads(verified.stdout)
     assert (report["is_whole"], report["segments"], report["size"]) == (True, 2, 1 << 17)
     assert "131,072 entries in 2 segments fit the tree" in verified.stderr
+    _, shown = apc.at_terminal("log", "verify", *trusted, "--checkpoints", "checkpoints", columns=80)
+    assert "100%" in shown, "how far it is"
     proven = apc("log", "prove", str(APPROVAL), *trusted, "--out", "proof.json")
     assert proven.returncode == 0, proven.stderr
     checked = apc("log", "check", "proof.json", "--key", "key.txt")

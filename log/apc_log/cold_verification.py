@@ -322,13 +322,13 @@ def _statement(table: str, kind: str, columns: Sequence[str], first: int) -> str
         said += [(f"$[{places[name]}]", _spelled(f"id_{name}", typed)) for name, typed in ids.items()]
         named = ", ".join(f"{name} AS id_{name}" for name in ids)
         source = f"SELECT * FROM packet LEFT JOIN (SELECT seq, {named} FROM ids) AS id USING (seq)"
-    others.append(f"said[:{len(said)}] IS DISTINCT FROM [{', '.join(spelled for _, spelled in said)}]")
-    beside, paths = "", [path for path, _ in said]
+    beside, compared, paths = "", "said", [path for path, _ in said]
     if "body" in types:
         beside = ", NULL, body"
         if kind in BYTES_COLUMN:
             paths.append(f"$[{places[BYTES_COLUMN[kind][1]]}]")
-            beside = f", coalesce(said[{len(paths)}], ''), body"
+            beside, compared = f", coalesce(said[{len(paths)}], ''), body", f"said[:{len(said)}]"
+    others.append(f"{compared} IS DISTINCT FROM [{', '.join(spelled for _, spelled in said)}]")
     read = f"SELECT *, json_extract_string(entry, {paths}) AS said FROM ({source}) AS {table}"
     return (
         f"SELECT seq - {first}, encode(entry), coalesce({' OR '.join(others)}, true){beside} FROM ({read}) AS {table}"

@@ -54,7 +54,7 @@ _CPUS = len(os.sched_getaffinity(0))
 _AHEAD = min(_CPUS + 1, 4)
 """Segments that are verified at once: each takes a thread, and the memory of its leaves."""
 _WORTH_A_PROCESS = 1 << 18
-"""Entries for which a process is started: it takes as long to start as to verify a third of them."""
+"""Entries for which a process is started, which takes about a second of CPU."""
 _MOST_NAMED = 20
 """Findings of one kind in one object that are listed one by one."""
 

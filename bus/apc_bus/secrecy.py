@@ -41,6 +41,8 @@ def hide(value: Any) -> Any:
             return ",".join(map(hide_password, secret.split(","))) if "://" in secret else HIDDEN
         case str() if "://" in value:
             return hide_password(value)
+        case dict():
+            return {name: hide(one) for name, one in value.items()}
         case _:
             return value
 

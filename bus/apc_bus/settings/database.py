@@ -3,7 +3,9 @@
 from base64 import b64decode
 from datetime import timedelta
 from pathlib import Path
+from re import fullmatch
 from typing import Self
+from urllib.parse import parse_qs, urlsplit
 
 from pydantic import Field, FilePath, SecretStr, field_validator, model_validator
 
@@ -15,8 +17,13 @@ from apc_bus.settings.sources import (
     ServedShards,
     check_ports,
     check_scheme,
+    holds_example,
 )
 from apc_bus.tls import with_query
+
+HOME = "home"
+"""The name of the database of APC_DATABASE_URL, which has the registry and everything that belongs to no shard."""
+DATABASE_NAME = "[a-z][a-z0-9_]{0,30}"
 
 
 class DatabaseSettings(ApcSettings):
@@ -31,8 +38,12 @@ class DatabaseSettings(ApcSettings):
     """PEM file of the client certificate; none = the client has none."""
     database_key_file: FilePath | None = None
     """PEM file of its private key."""
+    databases: dict[str, SecretStr] = Field(default_factory=dict)
+    """Further databases of the log, as JSON: name -> `postgresql://…` of each, for `apc shard place` and `apc shard
+    move --database`. The one of APC_DATABASE_URL is `home`. The same for every service; its certificates hold for all
+    of them."""
     database_pool: int = Field(default=10, ge=1)
-    """Maximum connections of one process."""
+    """Maximum connections of one process to each database."""
     database_wait: Duration = timedelta(seconds=10)
     """How long a start waits for a database that does not answer."""
     allow_undurable_database: bool = False
@@ -46,18 +57,56 @@ class DatabaseSettings(ApcSettings):
             check_ports(value.get_secret_value())
         return value
 
+    @model_validator(mode="after")
+    def _check_databases(self) -> Self:
+        for name, value in self.databases.items():
+            place, url = f"APC_DATABASES: {name!r}", value.get_secret_value()
+            if name == HOME:
+                raise ValueError(f"{place} is the database of APC_DATABASE_URL: give another name")
+            if not fullmatch(DATABASE_NAME, name):
+                raise ValueError(f"{place} must be a name of {DATABASE_NAME}, such as east")
+            if holds_example(url):
+                raise ValueError(f"{place} holds an example password: `apc deploy init` makes random ones")
+            try:
+                check_scheme(url, ("postgresql", "postgres"))
+                check_ports(url)
+            except ValueError as error:
+                raise ValueError(f"{place} {error}") from error
+        if self.databases and self.database_url is None:
+            raise ValueError("APC_DATABASES needs APC_DATABASE_URL: the embedded PostgreSQL is the only one of a log")
+        named = {HOME: self.database_url, **self.databases}
+        places: dict[str, str] = {}
+        for name, given in named.items():
+            if given is not None and (other := places.setdefault(_place_of(given.get_secret_value()), name)) != name:
+                raise ValueError(f"APC_DATABASES: {name!r} is the database of {other!r}: each needs its own")
+        return self
+
     @property
     def url(self) -> str | None:
         """The URL of the database, password and places of certificates included; what it says itself stays."""
-        if self.database_url is None:
-            return None
+        return None if self.database_url is None else self._with_files(self.database_url)
+
+    @property
+    def other_urls(self) -> dict[str, str]:
+        """The URLs of the further databases by their names, as `url`."""
+        return {name: self._with_files(value) for name, value in self.databases.items()}
+
+    def _with_files(self, url: SecretStr) -> str:
         files = {
             "sslmode": "verify-full" if self.database_ca_file else None,
             "sslrootcert": self.database_ca_file,
             "sslcert": self.database_cert_file,
             "sslkey": self.database_key_file,
         }
-        return with_query(self.database_url.get_secret_value(), files)
+        return with_query(url.get_secret_value(), files)
+
+
+def _place_of(url: str) -> str:
+    """Return what two URLs of one database have in common: servers and database, without user and options."""
+    parts = urlsplit(url)
+    given = parse_qs(parts.query)
+    servers = parts.netloc.rpartition("@")[2] or f"{given.get('host', [''])[0]}:{given.get('port', [''])[0]}"
+    return f"{servers}/{parts.path.strip('/') or given.get('dbname', given.get('database', ['']))[0]}"
 
 
 class EncryptionSettings(ApcSettings):

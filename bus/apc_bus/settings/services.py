@@ -242,6 +242,12 @@ class OrchestratorSettings(GateSettings, BrokerSettings, EncryptionSettings):
 class PersisterSettings(LogWriterSettings, BrokerSettings, DatabaseSettings, EncryptionSettings):
     """The persister."""
 
+    @model_validator(mode="after")
+    def _check_encrypted_databases(self) -> Self:
+        if self.databases and self.encrypt_bodies:
+            raise ValueError("APC_DATABASES cannot be used with APC_ENCRYPT_BODIES: subjects' keys are in one database")
+        return self
+
 
 class WorkerSettings(
     DeploymentSettings, DatabaseSettings, DeliverySettings, SigningSettings, TaskSettings, EffectSettings

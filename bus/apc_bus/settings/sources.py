@@ -59,14 +59,14 @@ class ApcSettings(BaseSettings):
     def _refuse_passwords_of_the_example(self) -> Self:
         for name in type(self).model_fields:
             value = getattr(self, name)
-            if isinstance(value, SecretStr) and _holds_an_example(value.get_secret_value()):
+            if isinstance(value, SecretStr) and holds_example(value.get_secret_value()):
                 raise ValueError(
                     f"{variable_of(type(self), name)} holds an example password: `apc deploy init` makes random ones"
                 )
         return self
 
 
-def _holds_an_example(secret: str) -> bool:
+def holds_example(secret: str) -> bool:
     """Return whether it is an example, as it is or as the server gets it: in a URL `change%31me` is `change1me`."""
     return any(_OF_THE_EXAMPLE.search(text) for text in (secret, unquote(secret)))
 

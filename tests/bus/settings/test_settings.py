@@ -1,7 +1,9 @@
 """The settings: from the environment and `.env`, each in one place, each read."""
 
 import ast
+import json
 import re
+from base64 import b64encode
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import timedelta
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr, ValidationError
 
+from apc_bus.secrecy import hide
 from apc_bus.settings import (
     ApcSettings,
     BusSettings,
@@ -231,3 +234,42 @@ def test_a_secret_may_be_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert DatabaseSettings(_secrets_dir=tmp_path).url == "postgresql://apc:of-the-file@postgres/apc"
     monkeypatch.setenv("APC_DATABASE_URL", "postgresql://apc:of-the-environment@postgres/apc")
     assert "of-the-environment" in str(DatabaseSettings(_secrets_dir=tmp_path).url)
+
+
+@pytest.mark.parametrize(
+    ("databases", "said"),
+    [
+        ({"home": "postgresql://db/east"}, "APC_DATABASES: 'home' is the database of APC_DATABASE_URL"),
+        ({"East": "postgresql://db/east"}, "APC_DATABASES: 'East' must be a name of"),
+        ({"east": "http://db/east"}, r"APC_DATABASES: 'east' must begin with postgresql://"),
+        ({"east": "postgresql://db:99999/east"}, "APC_DATABASES: 'east' must have ports"),
+        ({"east": "postgresql://apc:change1me@db/east"}, "APC_DATABASES: 'east' holds an example password"),
+        ({"east": "postgresql://other@db/apc?sslmode=require"}, "'east' is the database of 'home'"),
+        (
+            {"east": "postgresql:///one?host=/run", "west": "postgresql://me@/one?host=/run"},
+            "'west' is the database of",
+        ),
+    ],
+)
+def test_databases_that_cannot_be(monkeypatch: pytest.MonkeyPatch, databases: dict[str, str], said: str) -> None:
+    monkeypatch.setenv("APC_DATABASE_URL", "postgresql://apc@db/apc")
+    monkeypatch.setenv("APC_DATABASES", json.dumps(databases))
+    with pytest.raises(ValidationError, match=said):
+        DatabaseSettings()
+
+
+def test_further_databases_have_names_and_the_same_certificates(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert DatabaseSettings().other_urls == {}
+    (authority := tmp_path / "ca.pem").touch()
+    monkeypatch.setenv("APC_DATABASES", '{"east": "postgresql://apc:secret@db/east"}')
+    with pytest.raises(ValidationError, match="APC_DATABASES needs APC_DATABASE_URL"):
+        DatabaseSettings()
+    monkeypatch.setenv("APC_DATABASE_URL", "postgresql://apc@db/apc")
+    monkeypatch.setenv("APC_DATABASE_CA_FILE", str(authority))
+    settings = DatabaseSettings()
+    assert settings.other_urls["east"].startswith("postgresql://apc:secret@db/east?sslmode=verify-full")
+    assert "secret" not in repr(settings) and hide(settings.databases) == {"east": "postgresql://apc:***@db/east"}
+    with pytest.raises(ValidationError, match="APC_DATABASES cannot be used with APC_ENCRYPT_BODIES"):
+        PersisterSettings(encrypt_bodies=True, subject_master_key=SecretStr(b64encode(bytes(32)).decode()))

@@ -26,6 +26,7 @@ from tests.support.servers.folders import make_server_folder, prefer_memory
 
 from apc_bus.in_memory import InMemoryBroker
 from apc_bus.topology import build_topology
+from apc_persister.database.several import name_database
 
 pytest_plugins = ["tests.faults.results", "tests.scheduling", "tests.sharing"]
 
@@ -101,6 +102,17 @@ def postgres_server() -> Iterator[PostgresServer]:
 async def postgres_url(postgres_server: PostgresServer) -> AsyncIterator[str]:
     """URL of a fresh database with the current schema."""
     name = await postgres_server.clone()
+    yield postgres_server.url_of(name)
+    await postgres_server.drop(name)
+
+
+@pytest.fixture
+async def east_url(postgres_server: PostgresServer) -> AsyncIterator[str]:
+    """URL of a second fresh database, which is called `east`."""
+    name = await postgres_server.clone()
+    connection = await asyncpg.connect(postgres_server.url_of(name))
+    await name_database(connection, "east")
+    await connection.close()
     yield postgres_server.url_of(name)
     await postgres_server.drop(name)
 

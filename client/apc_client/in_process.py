@@ -72,17 +72,24 @@ PATIENCE = timedelta(seconds=3)
 """How long to wait for a server that does not answer."""
 
 
-async def migrate_url(url: str) -> None:
-    """Upgrade the database at `url`. Raises ServiceAway when it does not answer or refuses."""
-    from apc_persister.database.migrate import migrate
+async def migrate_url(url: str, others: Mapping[str, str] | None = None) -> None:
+    """Upgrade the database at `url`, and the others of APC_DATABASES, by name.
+
+    Raises:
+        ServiceAway: one does not answer or refuses.
+        DatabaseMisnamed: a URL leads to another database of a log.
+    """
+    from apc_persister.database.migrate import migrate_all
 
     try:
-        # The pool waits for a server that is starting, and reports errors clearly; the migration does neither.
-        pool = await open_pool(url, max_size=1, wait=PATIENCE)
-        await pool.close()
-        await migrate(url)
+        for one in (url, *(others or {}).values()):
+            # The pool waits for a server that is starting, and reports errors clearly; the migration does neither.
+            pool = await open_pool(one, max_size=1, wait=PATIENCE)
+            await pool.close()
+        await migrate_all(url, others or {})
     except DATABASE_AWAY as error:
-        raise ServiceAway(f"cannot migrate the database {hide_password(url)}: {first_line(error)}") from error
+        names = ", ".join(map(hide_password, (url, *(others or {}).values())))
+        raise ServiceAway(f"cannot migrate the database {names}: {first_line(error)}") from error
 
 
 OPERATOR = OPERATOR_USER

@@ -13,6 +13,8 @@ CREATE TABLE IF NOT EXISTS apc_guard.log_tables (
 );
 -- A segment of a table (0122_segments.sql): of which one, and its bounds as the catalog tells them.
 ALTER TABLE apc_guard.log_tables ADD COLUMN IF NOT EXISTS part_of regclass, ADD COLUMN IF NOT EXISTS bounds text;
+-- The heads of shards, from 0125_several_databases.sql on: a trigger refuses those that are in another database.
+ALTER TABLE apc_guard.log_tables ADD COLUMN IF NOT EXISTS is_fenced boolean NOT NULL DEFAULT false;
 -- The open maintenance: a row until its transaction ends. Nobody but maintain() can insert one; and without an actor the guard
 -- itself, while it opens a segment: that is looked at when it is done, not at each of its steps.
 CREATE TABLE IF NOT EXISTS apc_guard.maintenance (
@@ -102,6 +104,15 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
     FROM apc_guard.log_tables AS listed JOIN pg_trigger ON tgrelid = listed.name
     WHERE NOT tgisinternal AND tgname NOT IN ('refuse_row_change', 'refuse_statement')
       AND NOT (tgname = 'refuse_foreign_insert' AND listed.relname = 'log_events')
+      AND NOT (tgname = 'fence_shard' AND listed.relname = 'shards')
+    UNION ALL
+    SELECT listed.name, 'lacks trigger fence_shard, or it was altered or disabled'
+    FROM apc_guard.log_tables AS listed
+    WHERE listed.is_fenced AND NOT EXISTS (
+        SELECT FROM pg_trigger JOIN pg_proc ON pg_proc.oid = tgfoid
+        WHERE tgrelid = listed.name AND tgname = 'fence_shard' AND tgtype = 1 + 2 + 4 + 16 AND tgenabled = 'A'
+          AND pronamespace = to_regnamespace('apc_guard') AND proname = 'fence_shard'
+          AND tgqual IS NULL AND cardinality(tgattr) = 0)
     UNION ALL
     SELECT listed.name, 'has rule ' || rulename
     FROM apc_guard.log_tables AS listed JOIN pg_rewrite ON ev_class = listed.name
@@ -132,13 +143,16 @@ LANGUAGE sql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 -- The one way into log_events: an entry of every shard, under the lock on their heads, in their order. Its owner is
--- apc_recorder, who owns nothing else and whose member nobody is.
+-- apc_recorder, who owns nothing else and whose member nobody is. A shard that moved to another database is closed here.
 CREATE OR REPLACE FUNCTION apc_guard.record(kind text, detail jsonb) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     head record;
 BEGIN
-    FOR head IN SELECT shard, next_seq, epoch, batch_no FROM apc_log.shards ORDER BY shard FOR UPDATE LOOP
+    FOR head IN
+        SELECT shard, next_seq, epoch, batch_no FROM apc_log.shards AS one
+        WHERE to_jsonb(one) ->> 'moved_to' IS NULL ORDER BY shard FOR UPDATE -- the column comes with 0125
+    LOOP
         INSERT INTO apc_log.log_events (shard, seq, epoch, batch_no, kind, actor, detail)
         VALUES (head.shard, head.next_seq, head.epoch, head.batch_no, record.kind, session_user, record.detail);
         UPDATE apc_log.shards SET next_seq = head.next_seq + 1 WHERE shard = head.shard;

@@ -13,6 +13,8 @@ ApcError
     SchemaMissing         the database is not migrated, or to an older revision
     SchemaUnknown         the database was migrated by a newer release
     SchemaRetired         the database was migrated by a version from before the first release
+    DatabaseMisnamed      a URL leads to another database of the log than the setting says
+    MoveImpossible        a shard cannot be placed or moved as asked
     RebuildImpossible     entries were released from the database, and projections follow from them
     ProjectionIncomplete  the same, of a projection that begins
     PoolTooSmall          every writer holds one connection; there must be one more
@@ -27,6 +29,7 @@ ApcError
 from pathlib import Path
 
 from apc_bus.last_resort import FILE
+from apc_bus.settings.database import HOME
 from apc_log.errors import LogError
 
 
@@ -130,6 +133,21 @@ class SchemaRetired(LogError):
             "the commit that made it, and give APC_DATABASE_URL a new database"
         )
         self.revision = revision
+
+
+class DatabaseMisnamed(LogError):
+    """A URL leads to another database of the log than the setting says, or to one that holds another log."""
+
+    def __init__(self, name: str, found: str) -> None:
+        setting = "APC_DATABASE_URL" if name == HOME else f"APC_DATABASES: {name!r}"
+        held = "the home of a log that has shards" if found == HOME else f"the database {found!r} of a log"
+        super().__init__(f"{setting} leads to {held}: give the URL of {name!r}, or of a new database")
+        self.name = name
+        self.found = found
+
+
+class MoveImpossible(LogError):
+    """A shard cannot be placed in a database, or moved there, as asked."""
 
 
 class RebuildImpossible(LogError):

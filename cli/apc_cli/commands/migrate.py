@@ -10,12 +10,16 @@ from apc_persister.database.programs import remove_copies
 
 
 async def migrate() -> None:
-    """Migrate the database at APC_DATABASE_URL to the schema of this release; does nothing if it is current."""
-    url = DatabaseSettings().url
-    if url is None:
+    """Migrate the database at APC_DATABASE_URL, and those of APC_DATABASES, to the schema of this release.
+
+    Does nothing where it is current.
+    """
+    settings = DatabaseSettings()
+    if settings.url is None:
         raise InputUnusable("set APC_DATABASE_URL; the embedded database is migrated when `apc up` starts")
-    await migrate_url(url)
-    echo("the database has the schema of this release")
+    await migrate_url(settings.url, settings.other_urls)
+    several = len(settings.other_urls) + 1
+    echo("the database has the schema of this release" if several == 1 else f"{several} databases have the schema")
 
 
 # `apc embedded`: what the embedded PostgreSQL keeps outside the data folder.

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
@@ -11,16 +12,18 @@ from typing import TYPE_CHECKING
 import asyncpg
 
 from apc_bus.database import connect
+from apc_bus.settings.database import HOME
 from apc_bus.telemetry import get_logger
 from apc_log.heads import AnyConnection
 from apc_persister.database.guard import harden, is_superuser, read_guard, warn_of_guard
 from apc_persister.database.logins import complete_logins
+from apc_persister.database.several import name_database
 from apc_persister.errors import SchemaRetired, SchemaUnknown
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-SCHEMA_REVISION = "0124"
+SCHEMA_REVISION = "0125"
 """The revision that this release needs; the newest file of migrations/versions."""
 _FIRST_REVISION = "0101"
 _JOINED, _JOINED_AS = "0025", "0108"
@@ -101,6 +104,26 @@ async def migrate(url: str) -> None:
         await asyncio.to_thread(upgrade_to, SCHEMA_REVISION, url)
         log.info("schema_migrated", found=revision, revision=SCHEMA_REVISION)
     await _complete_guard(url)
+
+
+async def migrate_all(home: str, others: Mapping[str, str]) -> None:
+    """Upgrade all databases of a log, home first, and give each its name.
+
+    Args:
+        home: URL of APC_DATABASE_URL.
+        others: name -> URL of those of APC_DATABASES.
+
+    Raises:
+        DatabaseMisnamed: a URL leads to another database, or to one that holds another log.
+        SchemaUnknown, SchemaRetired, OSError, asyncpg.PostgresError: as `migrate`.
+    """
+    for name, url in {HOME: home, **others}.items():
+        await migrate(url)
+        connection = await connect(url)
+        try:
+            await name_database(connection, name)
+        finally:
+            await connection.close()
 
 
 async def _rename_joined(url: str) -> str:

@@ -2,6 +2,7 @@
 
 ApcError
   LogError                the log failed; apc_persister.errors has those of writing and proving
+    DatabaseUnknown       a shard is in a database that APC_DATABASES does not name
     BundleUnreadable      a file that is no bundle of a run
     ArchiveError          the archive cannot be used
       ArchiveUnavailable  a segment, or an object of it, cannot be read: ARCHIVE_UNAVAILABLE
@@ -16,6 +17,15 @@ from apc_contracts.errors import ApcError
 
 class LogError(ApcError):
     """The log failed."""
+
+
+class DatabaseUnknown(LogError):
+    """A shard is in a database that the settings of this process do not name."""
+
+    def __init__(self, shard: int, name: str) -> None:
+        super().__init__(f"shard {shard} is in database {name!r}, which APC_DATABASES does not name: add it there")
+        self.shard = shard
+        self.name = name
 
 
 class BundleUnreadable(LogError):

@@ -140,7 +140,7 @@ def _open(sessions: Sequence[str]) -> str:
 
 # Which orchestrator takes each shard: table shard_places says it of those that were moved, the newest epoch who has it.
 
-_MOVED = "SELECT shard, orchestrator FROM apc_log.shard_places ORDER BY shard"
+_MOVED = "SELECT shard, orchestrator FROM apc_log.shard_places WHERE orchestrator IS NOT NULL ORDER BY shard"
 _PLACE_SHARD = "SELECT apc_log.place_shard($1, $2)"
 _HELD = """
 SELECT shard.shard, shard.epoch, given.orchestrator, given.opened_at, place.orchestrator AS moved_to,

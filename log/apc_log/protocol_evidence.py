@@ -3,7 +3,8 @@
 It is read from the views of migrations/sql/0105_analytics.sql and from what the persister keeps of them.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -19,8 +20,11 @@ SCORES = """
 SELECT run_id, task_id, sum(evals)::bigint AS evals, sum(outcome_billionths)::bigint AS outcome,
        sum(drift_evals)::bigint AS drift_evals, sum(drift_billionths)::bigint AS drift
 FROM apc_log.task_tallies
-WHERE run_id IN (
-    SELECT run_id FROM apc_log.task_tallies WHERE transfers > 0 UNION SELECT run_id FROM apc_log.sessions WHERE is_open)
+WHERE ($2 OR run_id IN (
+    SELECT run_id FROM apc_log.task_tallies WHERE transfers > 0
+    UNION SELECT run_id FROM apc_log.sessions WHERE is_open
+))
+AND shard <> ALL ($1::integer[])
 GROUP BY run_id, task_id
 HAVING sum(evals) > 0
 """
@@ -34,6 +38,7 @@ MEASURED = " AND outcome IS NOT NULL"
 """Open metrics of apc/1.1 say nothing of protocols."""
 LATER = " WHERE shard = $1 AND seq > $2 AND seq <= $3"
 
+_TALLIES = ("evals", "outcome_billionths", "drift_evals", "drift_billionths")
 Positions = dict[int, int]
 """shard -> the last seq that was read."""
 
@@ -48,11 +53,16 @@ class EvidencePosition(NamedTuple):
     seq: int
 
 
-async def read_scores(connection: Any) -> dict[RunTask, EvalTally]:
-    """Return the EVALs of every (run, task) with transfers, and of open runs."""
+async def read_scores(connection: Any, away: Collection[int] | None = None) -> dict[RunTask, EvalTally]:
+    """Return the EVALs of every (run, task) with transfers, and of open runs.
+
+    Args:
+        connection: what takes statements.
+        away: shards that are left out; given at all, EVALs of all runs: another database may have their transfers.
+    """
     return {
         (row["run_id"], row["task_id"]): EvalTally(row["evals"], row["outcome"], row["drift_evals"], row["drift"])
-        for row in await connection.fetch(SCORES)
+        for row in await connection.fetch(SCORES, sorted(away or ()), away is not None)
     }
 
 
@@ -81,17 +91,43 @@ def recall(ledger: ProtocolLedger, events: Iterable[tuple[EvidencePosition, Judg
             ledger.apply(event)
 
 
+@dataclass(slots=True)
+class Evidence:
+    """What databases of the log say of protocols, and how far each shard was read."""
+
+    positions: Positions = field(default_factory=dict)
+    scores: dict[RunTask, EvalTally] = field(default_factory=dict)
+    events: list[Any] = field(default_factory=list)
+
+    def feed(self, ledger: ProtocolLedger) -> Positions:
+        """Feed an empty ledger all of it; return how far that was."""
+        for task, scores in self.scores.items():
+            ledger.recall_scores(task, scores)
+        recall(ledger, self.events)
+        return self.positions
+
+
 async def read_ledger(pool: asyncpg.Pool, ledger: ProtocolLedger) -> Positions:
     """Feed an empty ledger everything that the log holds; how far that was."""
+    evidence = Evidence()
+    await read_evidence(pool, evidence)
+    return evidence.feed(ledger)
+
+
+async def read_evidence(pool: asyncpg.Pool, evidence: Evidence, away: Collection[int] | None = None) -> None:
+    """Add what a database holds, as `read_scores` without the shards that are `away`: that is out of date."""
     async with (
         pool.acquire() as connection,
         connection.transaction(isolation="repeatable_read", readonly=True),
     ):
-        positions = {row["shard"]: row["last"] for row in await connection.fetch(HEADS)}
-        for task, scores in (await read_scores(connection)).items():
-            ledger.recall_scores(task, scores)
-        recall(ledger, [*await read_transfers(connection), *await read_decisions(connection)])
-    return positions
+        heads = {row["shard"]: row["last"] for row in await connection.fetch(HEADS)}
+        here = {shard: last for shard, last in heads.items() if away is None or shard not in away}
+        evidence.positions |= here
+        for task, scores in (await read_scores(connection, away)).items():
+            known = evidence.scores.setdefault(task, EvalTally())
+            evidence.scores[task] = EvalTally(*(getattr(known, one) + getattr(scores, one) for one in _TALLIES))
+        events = [*await read_transfers(connection), *await read_decisions(connection)]
+        evidence.events += [(place, event) for place, event in events if place.shard in here]
 
 
 async def read_shard(connection: Any, ledgers: Sequence[ProtocolLedger], shard: int, after: int, last: int) -> None:

@@ -8,7 +8,7 @@ import asyncpg
 import orjson
 
 from apc_contracts.identity.registry import SPEAKS_OLDEST, Kind, Registration
-from apc_contracts.identity.registry_change import SCHEMA_SUBJECT
+from apc_contracts.identity.registry_change import SCHEMA_SUBJECT, AnyChange, HostChanged, parse_logged_change
 from apc_contracts.schemas import RegisteredSchema, known_schema
 from apc_contracts.vocabulary import PacketType, Right
 
@@ -55,6 +55,14 @@ WHERE event.shard = 0 AND event.change ->> 'action' = 'host' AND event.seq <= tr
 ORDER BY event.agent_id, event.seq DESC
 """
 _CHANGES = "SELECT change_id FROM apc_log.registry_events WHERE shard = $1 AND change ->> 'action' <> 'host'"
+_CHANGES_OF = """
+SELECT change_id, change::text AS change FROM apc_log.registry_events
+WHERE shard = $1 AND change ->> 'action' <> 'host' ORDER BY seq
+"""
+_KNOWN = """
+SELECT DISTINCT change_id FROM apc_log.registry_events AS event JOIN apc_log.log_edges AS tree USING (shard)
+WHERE change_id = ANY ($1) AND event.seq <= tree.tree_size AND shard <> $2
+"""
 _SHARDS = "SELECT DISTINCT shard FROM apc_log.registry_events WHERE change_id = $1"
 _RECORDED = "SELECT count(*) FROM apc_log.registry_events WHERE change_id = ANY($1)"
 
@@ -102,6 +110,14 @@ async def registered_people(pool: asyncpg.Pool) -> list[Registration]:
 async def read_changes(pool: asyncpg.Pool, shard: int) -> set[UUID]:
     """Return the ids of the changes by operators that this shard has logged."""
     return {row["change_id"] for row in await pool.fetch(_CHANGES, shard)}
+
+
+async def read_later_changes(pool: asyncpg.Pool, home: asyncpg.Pool, shard: int) -> list[AnyChange]:
+    """Return the changes that a shard of another database has logged and home has not, in their order."""
+    rows = await pool.fetch(_CHANGES_OF, shard)
+    known = {row["change_id"] for row in await home.fetch(_KNOWN, [row["change_id"] for row in rows], shard)}
+    changes = [parse_logged_change(row["change"].encode()) for row in rows if row["change_id"] not in known]
+    return [change for change in changes if not isinstance(change, HostChanged)]
 
 
 async def read_hosts(pool: asyncpg.Pool) -> dict[str, bool]:

@@ -19,6 +19,7 @@ from apc_bus.errors import BusError, BusUnavailable, PublishNotTaken, PublishRef
 from apc_bus.last_resort import LastResort
 from apc_bus.port import Bus, Delivery, HeaderValue, Message, Publication, Subscription
 from apc_bus.settings import OrchestratorSettings
+from apc_bus.settings.database import HOME
 from apc_bus.telemetry import get_logger
 from apc_bus.topology import RECEIPTS, gate_queue
 from apc_contracts.contract.collection import Contracts
@@ -26,8 +27,9 @@ from apc_contracts.contract.contract import Contract
 from apc_contracts.identity.ids import SLOTS, new_packet_id
 from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_log.batch import LOG_BATCH_VERSION, EpochOpen
+from apc_log.databases import LogDatabases
 from apc_log.heads import read_given_epoch, read_head
-from apc_log.protocol_evidence import HEADS, Positions, read_ledger, read_shard
+from apc_log.protocol_evidence import HEADS, Evidence, Positions, read_evidence, read_ledger, read_shard
 from apc_orchestrator.errors import ShardLost
 from apc_orchestrator.judging.inputs import PROBE_BODY, TYPE_RECEIPTS
 from apc_orchestrator.judging.registry import Registry
@@ -97,10 +99,24 @@ async def _when_available(read: Callable[[], Awaitable[Read]], shard: int) -> Re
 # shard is taken, then updated with each verdict; verdicts of other shards are read from the log in the background.
 
 
-async def load_protocols(pool: asyncpg.Pool, contract: Contract) -> tuple[ProtocolLedger, Positions]:
-    """Return the ledger as the log of all shards left it."""
+async def load_protocols(databases: LogDatabases, contract: Contract) -> tuple[ProtocolLedger, Positions]:
+    """Return the ledger as the log of all shards left it.
+
+    Shards of a database beside home that is away are read later, as verdicts of other shards are.
+    Raises OSError or asyncpg's errors when home is away.
+    """
     ledger = ProtocolLedger(contract.effectiveness)
-    return ledger, await read_ledger(pool, ledger)
+    if not databases.has_others:
+        return ledger, await read_ledger(databases.home, ledger)
+    evidence = Evidence()
+    for name, pool in databases.pools.items():
+        try:
+            await read_evidence(pool, evidence, databases.shards_elsewhere(name))
+        except DATABASE_AWAY as error:
+            if name == HOME:
+                raise
+            _log.warning("other_shards_unread", database=name, reason=str(error))
+    return ledger, evidence.feed(ledger)
 
 
 class OtherShards:
@@ -109,8 +125,8 @@ class OtherShards:
     A block in another shard applies as soon as it is read.
     """
 
-    def __init__(self, pool: asyncpg.Pool) -> None:
-        self._pool = pool
+    def __init__(self, databases: LogDatabases) -> None:
+        self._databases = databases
         self._held: dict[int, tuple[ProtocolLedger, Positions]] = {}
 
     @contextmanager
@@ -126,18 +142,20 @@ class OtherShards:
         """Read new verdicts repeatedly; when the database is away, try again later. Ends when cancelled."""
         while True:
             await asyncio.sleep(pause_seconds)
-            try:
-                if self._held:
-                    await self.read()
-            except DATABASE_AWAY as error:
-                _log.warning("other_shards_unread", reason=str(error))
+            for name in self._databases.pools if self._held else ():
+                try:
+                    await self.read(name)
+                except DATABASE_AWAY as error:
+                    _log.warning("other_shards_unread", database=name, reason=str(error))
 
-    async def read(self) -> None:
-        """Read new verdicts. Raises OSError or asyncpg's errors when the database is away."""
-        async with self._pool.acquire() as connection:
+    async def read(self, name: str = HOME) -> None:
+        """Read new verdicts in a database. Raises OSError or asyncpg's errors when it is away."""
+        async with self._databases.pools[name].acquire() as connection:
             # Entries up to a head never change: nothing has to be read at the same moment.
             for head in await connection.fetch(HEADS):
                 shard, last = head["shard"], head["last"]
+                if self._databases.place_of(shard).database != name:
+                    continue
                 behind: dict[int, list[tuple[ProtocolLedger, Positions]]] = {}
                 for held, (ledger, positions) in self._held.items():
                     after = positions.get(shard, 0)
@@ -158,6 +176,7 @@ class SharedByShards:
     questions: Questions
     others: OtherShards
     places: Places
+    databases: LogDatabases
 
 
 FIRST_PAUSE_SECONDS = 0.1
@@ -178,7 +197,6 @@ class Gate:
         settings: OrchestratorSettings,
         contracts: Contracts,
         bus: Bus,
-        pool: asyncpg.Pool,
         artifacts: ArtifactStore,
         shard: int,
         shared: SharedByShards,
@@ -186,7 +204,7 @@ class Gate:
         self._settings = settings
         self._contracts = contracts
         self._bus = bus
-        self._pool = pool
+        self._databases = shared.databases
         self._artifacts = artifacts
         self._shard = shard
         self._health = shared.health
@@ -256,22 +274,27 @@ class Gate:
             first = await self._stand_by(inputs, stop)
             if first is None:
                 return
-            lease = await _unless(stop, self._acquire(inputs))
+            pool = await self._databases.find(self._shard)
+            self._shared.places.note_database(self._shard)
+            lease = await _unless(stop, self._acquire(inputs, pool))
             if lease is None:
                 return
-            resources, positions = await self._load(lease, inputs, since)
+            resources, positions = await self._load(lease, inputs, pool, since)
             server = ShardServer(resources, stop)
             self.state.take(server)
             beside = [resources.verifier.run(), server.presence.run()]
             with self._shared.others.followed(self._shard, resources.protocols, positions):
                 await self._serve(server.serve(first), beside)
 
-    async def _load(self, lease: Lease, inputs: Subscription, since: float) -> tuple[ShardResources, Positions]:
+    async def _load(
+        self, lease: Lease, inputs: Subscription, pool: asyncpg.Pool, since: float
+    ) -> tuple[ShardResources, Positions]:
         """Load what a lease works with: everything confirmed before it is in the database by now."""
-        registry = await Registry.load(self._pool, self._bus.user, self._shard, self._contracts)
+        home = self._databases.home
+        registry = await Registry.load(home, self._bus.user, self._shard, self._contracts, own=pool)
         for user, agents in registry.shared_users().items():
             _log.warning("broker_user_shared", user=user, agents=agents, reason="each can speak as the others")
-        protocols, positions = await load_protocols(self._pool, self._contracts.default)
+        protocols, positions = await load_protocols(self._databases, self._contracts.default)
         verifier = Verifier(
             self._bus,
             self._artifacts,
@@ -285,7 +308,8 @@ class Gate:
             settings=self._settings,
             contracts=registry.contracts,
             bus=self._bus,
-            pool=self._pool,
+            pool=pool,
+            home=home,
             inputs=inputs,
             lease=lease,
             registry=registry,
@@ -314,9 +338,9 @@ class Gate:
         finally:
             await cancelled(*tasks)
 
-    async def _acquire(self, inputs: Subscription) -> Lease:
+    async def _acquire(self, inputs: Subscription, pool: asyncpg.Pool) -> Lease:
         contract, name = self._contracts.default.body, self._settings.orchestrator_name
-        return await take_shard(inputs, self._pool, self._shard, self._bus.user, contract, name)
+        return await take_shard(inputs, pool, self._shard, self._bus.user, contract, name)
 
     async def _stand_by(self, inputs: Subscription, stop: asyncio.Event) -> list[Delivery] | None:
         """Wait to become the active consumer: the one that receives a message.

@@ -9,8 +9,6 @@ from itertools import count
 from typing import Literal, Self
 from uuid import UUID
 
-import asyncpg
-
 from apc_bus.concurrency import Health, cancelled, run_until_success, unasked_cancel_fails
 from apc_bus.database import DATABASE_AWAY
 from apc_bus.errors import BusError
@@ -18,6 +16,7 @@ from apc_bus.port import Bus
 from apc_bus.settings import OrchestratorSettings
 from apc_bus.telemetry import get_logger
 from apc_bus.topology import gate_queue
+from apc_log.databases import LogDatabases
 from apc_log.placement import read_moved_shards
 from apc_orchestrator.telemetry import ShardState
 
@@ -120,6 +119,8 @@ class _Turn:
     """It is another's, and was served at the last look."""
     state: ShardState | None = None
     """While this process holds it or stands by for it."""
+    database: str | None = None
+    """Which database has the log of the shard, as this process found when it took it."""
     leave: asyncio.Event = field(default_factory=asyncio.Event)
 
     def look(self, consumers: int | None) -> None:
@@ -136,13 +137,14 @@ class Places:
     """Decides which shards this process takes, by one look at table and broker for all of them.
 
     A shard of another orchestrator is taken when its queue has no active consumer. It is left when its own orchestrator
-    stands by, which the probes of that one say: the broker counts no consumer that waits.
+    stands by, which the probes of that one say: the broker counts no consumer that waits. A shard whose log moves to
+    another database is nobody's meanwhile, and is left when it is somewhere else than where it was taken.
     """
 
-    def __init__(self, settings: OrchestratorSettings, bus: Bus, pool: asyncpg.Pool) -> None:
+    def __init__(self, settings: OrchestratorSettings, bus: Bus, databases: LogDatabases) -> None:
         self._name = settings.orchestrator_name
         self._bus = bus
-        self._pool = pool
+        self._databases = databases
         self._moved: dict[int, str] = {}
         self._turns = {shard: _Turn() for shard in settings.own_shards}
         self._named = {shard: settings.orchestrator_of(shard) for shard in settings.own_shards}
@@ -160,6 +162,10 @@ class Places:
         if self._is_anothers(shard) and name == self.orchestrator_of(shard):
             self._turns[shard].leave.set()
 
+    def note_database(self, shard: int) -> None:
+        """Note that this process takes the shard where it was at the last look at the databases."""
+        self._turns[shard].database = self._databases.place_of(shard).database
+
     async def wait(self, shard: int) -> Literal[True]:
         """Return when this process may stand by for the shard."""
         return await self._turns[shard].may_take.wait()
@@ -168,13 +174,13 @@ class Places:
     def taken(self, state: ShardState) -> Iterator[asyncio.Event]:
         """Yield what is set when the shard is to be left to another; while it is open the shard counts as taken."""
         turn = self._turns[state.shard]
-        turn.state, turn.is_elsewhere = state, False
+        turn.state, turn.is_elsewhere, turn.database = state, False, None
         turn.leave.clear()
         try:
             yield turn.leave
         finally:
             turn.state = None
-            if self._is_anothers(state.shard):
+            if self._is_anothers(state.shard) or self._is_moving(state.shard):
                 turn.may_take.clear()
 
     async def follow(self) -> None:
@@ -182,21 +188,33 @@ class Places:
         for look in count():
             try:
                 if look % LOOKS_A_READ == 0:
-                    self._moved = await read_moved_shards(self._pool)
+                    self._moved = await read_moved_shards(self._databases.home)
+                    await self._databases.look()
             except DATABASE_AWAY as error:
                 _log.warning("places_unread", reason=str(error))
             await self._look()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def _look(self) -> None:
-        others = {gate_queue(shard): turn for shard, turn in self._turns.items() if self._is_anothers(shard)}
+        others = {}
         for shard, turn in self._turns.items():
-            if not self._is_anothers(shard):
+            if self._is_moving(shard):
+                turn.is_elsewhere = True
+                turn.may_take.clear()
+                turn.leave.set()
+            elif self._is_anothers(shard):
+                others[gate_queue(shard)] = turn
+            else:
                 turn.is_elsewhere = False
                 turn.may_take.set()
+            if turn.database not in (None, self._databases.place_of(shard).database):
+                turn.leave.set()
         if others:
             for queue, consumers in (await self._bus.consumers(list(others))).items():
                 others[queue].look(consumers)
+
+    def _is_moving(self, shard: int) -> bool:
+        return self._databases.place_of(shard).moving_to is not None
 
     def _is_anothers(self, shard: int) -> bool:
         return self.orchestrator_of(shard) not in (None, self._name)

@@ -11,10 +11,12 @@ from apc_bus.database import DATABASE_AWAY, problems_of
 from apc_bus.last_resort import LastResort
 from apc_bus.port import Bus
 from apc_bus.settings import OrchestratorSettings
+from apc_bus.settings.database import HOME
 from apc_bus.telemetry import get_logger
 from apc_contracts.contract.collection import load_contracts
 from apc_contracts.limits import DocumentLimits
 from apc_contracts.wire.parsing import packet_validator
+from apc_log.databases import LogDatabases
 from apc_log.placement import check_places, read_open_sessions
 from apc_orchestrator.dead_letters import read_dead_letters
 from apc_orchestrator.gate import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Gate, OtherShards, SharedByShards
@@ -27,21 +29,32 @@ _log = get_logger("apc_orchestrator")
 class Orchestrator:
     """Gates for the shards of this process, and the reader of the dead queue."""
 
-    def __init__(self, settings: OrchestratorSettings, bus: Bus, pool: asyncpg.Pool, artifacts: ArtifactStore) -> None:
-        """Create the gates. Raises ContractInvalid when the contract file of the settings cannot be used."""
+    def __init__(
+        self,
+        settings: OrchestratorSettings,
+        bus: Bus,
+        pool: asyncpg.Pool,
+        artifacts: ArtifactStore,
+        *,
+        databases: LogDatabases | None = None,
+    ) -> None:
+        """Create the gates, over the database of the pool, or over it and others: then it is the home of `databases`.
+
+        Raises ContractInvalid when the contract file of the settings cannot be used.
+        """
         contracts = load_contracts(settings.contract)
         bounds = contracts.default.limits
         self._limits = DocumentLimits(bounds.packet_bytes, bounds.nesting_levels, bounds.nodes)
         self._settings = settings
         self._bus = bus
-        self._pool = pool
+        self._databases = databases or LogDatabases(pool)
         self._health = Health()
         self._last_resort = LastResort(settings.data_dir, DATABASE_AWAY)
-        self._others = OtherShards(pool)
+        self._others = OtherShards(self._databases)
         questions = Questions(bus, Fence.of(settings.heartbeat), self._health)
-        self._places = Places(settings, bus, pool)
-        shared = SharedByShards(self._health, self._last_resort, questions, self._others, self._places)
-        self._gates = [Gate(settings, contracts, bus, pool, artifacts, shard, shared) for shard in settings.own_shards]
+        self._places = Places(settings, bus, self._databases)
+        shared = SharedByShards(self._health, self._last_resort, questions, self._others, self._places, self._databases)
+        self._gates = [Gate(settings, contracts, bus, artifacts, shard, shared) for shard in settings.own_shards]
         follow_gates(self)
 
     @property
@@ -64,7 +77,8 @@ class Orchestrator:
         waiting = [state for state in self.shards if not (state.is_active or state.is_standing_by)]
         waiting = [state for state in waiting if not self._places.is_elsewhere(state.shard)]
         unheld = [f"shard {state.shard} is not held" for state in waiting]
-        return unheld + problems_of(self._pool) + self._health.problems + self._bus.problems
+        away = [problem for pool in self._databases.known_pools for problem in problems_of(pool)]
+        return unheld + away + self._health.problems + self._bus.problems
 
     async def run(self, stop: asyncio.Event) -> None:
         """Serve until `stop`, then drain.
@@ -100,7 +114,7 @@ class Orchestrator:
         shards, backoff = self._settings.shards, Backoff(FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, stop)
         while not stop.is_set():
             try:
-                lost = check_places(await read_open_sessions(self._pool), shards)
+                lost = check_places(await self._open_sessions(), shards)
             except DATABASE_AWAY as error:
                 _log.warning("database_awaited", reason=str(error))
                 await backoff.wait()
@@ -109,6 +123,22 @@ class Orchestrator:
                 reason = "they were opened with several numbers of shards: `apc doctor` says what to do"
                 _log.error("sessions_misplaced", count=len(lost), session_id=lost[0], reason=reason)
             return
+
+    async def _open_sessions(self) -> dict[str, int]:
+        """Return the open sessions of all databases; those of one that is away are left out, but for home's."""
+        await self._databases.look()
+        found: dict[str, int] = {}
+        for name, pool in self._databases.pools.items():
+            try:
+                sessions = await read_open_sessions(pool)
+            except DATABASE_AWAY as error:
+                if name == HOME:
+                    raise
+                _log.warning("database_awaited", database=name, reason=str(error))
+                continue
+            places = {session_id: self._databases.place_of(shard) for session_id, shard in sessions.items()}
+            found |= {one: shard for one, shard in sessions.items() if places[one].database == name}
+        return found
 
 
 async def serve_orchestrator(

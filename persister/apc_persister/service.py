@@ -15,11 +15,14 @@ from apc_bus.database import DATABASE_AWAY, check_durability, problems_of
 from apc_bus.last_resort import LastResort
 from apc_bus.port import Bus
 from apc_bus.settings import PersisterSettings
+from apc_bus.settings.database import HOME
 from apc_bus.telemetry import get_logger
 from apc_contracts.errors import ApcError
+from apc_log.databases import LogDatabases
 from apc_log.queries.health import days_left, read_growth, read_segments_ahead
 from apc_persister.database.guard import read_guard, warn_of_guard
 from apc_persister.database.migrate import SCHEMA_REVISION, read_revision
+from apc_persister.database.several import check_name
 from apc_persister.encryption import Encryption
 from apc_persister.errors import PoolTooSmall, SchemaMissing, SchemaUnknown, TreeBroken
 from apc_persister.evidence.checkpoint import Signer, load_signer
@@ -144,9 +147,9 @@ _DAYS.set(math.inf)
 class LogRoom:
     """Looks each minute at the room that the log has, and publishes it as gauges of this process."""
 
-    def __init__(self, pool: asyncpg.Pool, capacity: int | None) -> None:
-        """Prepare it; the database may have `capacity` bytes, None = nobody said."""
-        self._pool = pool
+    def __init__(self, databases: LogDatabases, capacity: int | None) -> None:
+        """Prepare it; home may have `capacity` bytes, None = nobody said."""
+        self._databases = databases
         self._capacity = capacity
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -160,12 +163,50 @@ class LogRoom:
                 pass
 
     async def look(self) -> None:
-        """Publish what there is now."""
-        for row in await read_segments_ahead(self._pool, YOUNG):
-            _AHEAD.labels(row["shard"]).set(row["ahead"])
-        growth = await read_growth(self._pool)
+        """Publish what there is now: segments of every database, and the size of home."""
+        growth = await read_growth(self._databases.home)
         _BYTES.set(growth["size"])
         _DAYS.set(days_left(growth, self._capacity))
+        await self._databases.look()
+        for name, pool in self._databases.pools.items():
+            with suppress(*DATABASE_AWAY):
+                for row in await read_segments_ahead(pool, YOUNG):
+                    if self._databases.place_of(row["shard"]).database == name:
+                        _AHEAD.labels(row["shard"]).set(row["ahead"])
+
+
+class DatabaseKeeper:
+    """What is done beside the writers for one database: export, tree, sums and projections, of all its shards."""
+
+    def __init__(self, name: str, pool: asyncpg.Pool, settings: PersisterSettings, signer: Signer) -> None:
+        """Prepare it. Raises ExportFailed: APC_CHECKPOINTS_URL names no place that can be used."""
+        target, interval = settings.checkpoints_target, settings.checkpoint_interval
+        self._of = "" if name == HOME else f" of database {name}"
+        self.exporter = Exporter(pool, settings.shards, target, interval)
+        self._backfill = TreeBackfill(pool, signer, settings.shards, interval, settings.database_heartbeat)
+        self._sums = RunSums(pool)
+        self._follower = Follower(pool, segment_entries=settings.segment_entries)
+
+    @property
+    def tasks(self) -> dict[str, Callable[[asyncio.Event], Awaitable[None]]]:
+        """What runs until it is told to stop, by what it is called; the export is not among it."""
+        return {
+            f"the backfill of the tree{self._of}": self._backfill.run,
+            f"the sums of runs at rest{self._of}": self._sums.run,
+            f"the follower of the log{self._of}": self._follower.run,
+        }
+
+    @property
+    def export_name(self) -> str:
+        """What the export is called."""
+        return f"the export of checkpoints{self._of}"
+
+    async def catch_up(self) -> None:
+        """Fill the projections with what was written last, while the last checkpoints are exported."""
+        try:
+            await asyncio.wait_for(self._follower.catch_up(), _LAST_PIECES_SECONDS)
+        except DATABASE_AWAY as error:
+            log.warning("projections_lag", reason=reason_of(error))
 
 
 _LAST_EXPORT_SECONDS = 5.0
@@ -185,29 +226,39 @@ class Persister:
     """
 
     def __init__(
-        self, settings: PersisterSettings, bus: Bus, pool: asyncpg.Pool, *, capacity: int | None = None
+        self,
+        settings: PersisterSettings,
+        bus: Bus,
+        pool: asyncpg.Pool,
+        *,
+        databases: LogDatabases | None = None,
+        capacity: int | None = None,
     ) -> None:
-        """Prepare it; the database may have `capacity` bytes, None = nobody said."""
+        """Prepare it.
+
+        Args:
+            settings: of the service.
+            bus: brings the log batches.
+            pool: of home.
+            databases: home and the others; None = there is only home.
+            capacity: bytes that home may have; None = nobody said.
+        """
         signer = load_signer(settings)
         encryption = Encryption.of(settings)
         self._bus = bus
-        self._pool = pool
+        self._databases = databases or LogDatabases(pool)
         self._settings = settings
         self._health = Health()
         last_resort = LastResort(settings.data_dir, DATABASE_AWAY)
         pace = Pace(settings.commit_interval)
         self.writers = tuple(
-            Writer(shard, bus, pool, settings, TreeSigner(shard, signer), pace, encryption, last_resort)
+            Writer(shard, bus, self._databases, settings, TreeSigner(shard, signer), pace, encryption, last_resort)
             for shard in settings.own_shards
         )
-        self.exporter = Exporter(pool, settings.shards, settings.checkpoints_target, settings.checkpoint_interval)
-        self._backfill = TreeBackfill(
-            pool, signer, settings.shards, settings.checkpoint_interval, settings.database_heartbeat
-        )
-        self._sums = RunSums(pool)
-        self._follower = Follower(pool, segment_entries=settings.segment_entries)
-        self._room = LogRoom(pool, capacity)
-        publish_gauges(self.exporter)
+        self._keepers = [DatabaseKeeper(name, one, settings, signer) for name, one in self._databases.pools.items()]
+        self.exporter = self._keepers[0].exporter
+        self._room = LogRoom(self._databases, capacity)
+        publish_gauges([one.exporter for one in self._keepers])
         follow_writers(self)
 
     @property
@@ -219,7 +270,8 @@ class Persister:
     def problems(self) -> list[str]:
         """What stands against being ready, a sentence each; from any thread."""
         unwritten = [f"the log of shard {one.shard} is not written" for one in self.writers if not one.is_ready]
-        return unwritten + problems_of(self._pool) + self._health.problems + self._bus.problems
+        away = [problem for pool in self._databases.known_pools for problem in problems_of(pool)]
+        return unwritten + away + self._health.problems + self._bus.problems
 
     async def run(self, stop: asyncio.Event) -> None:
         """Check the database, then write until `stop` is set or no writer is left.
@@ -230,48 +282,52 @@ class Persister:
         Raises:
             DatabaseNotDurable: committed rows could be lost (unless settings allow it).
             SchemaMissing, SchemaUnknown: run `apc migrate`, or upgrade.
+            DatabaseMisnamed: APC_DATABASE_URL or APC_DATABASES leads to another database of the log.
             PoolTooSmall: one connection a shard, and one more.
             LogStopped: a shard met what only an operator can mend.
         """
         await self._check()
         log.info("persister_started", shards=len(self.writers))
         are_done = asyncio.Event()
-        exporting = asyncio.create_task(self._keep("the export of checkpoints", self.exporter.run, are_done))
-        attesting = asyncio.create_task(self._keep("the backfill of the tree", self._backfill.run, stop))
-        summing = asyncio.create_task(self._keep("the sums of runs at rest", self._sums.run, stop))
-        following = asyncio.create_task(self._keep("the follower of the log", self._follower.run, stop))
-        looking = asyncio.create_task(self._keep("the look at the log's room", self._room.run, stop))
+        exporting = [
+            asyncio.create_task(self._keep(one.export_name, one.exporter.run, are_done)) for one in self._keepers
+        ]
+        work = {name: run for one in self._keepers for name, run in one.tasks.items()}
+        work["the look at the log's room"] = self._room.run
+        beside = [asyncio.create_task(self._keep(name, run, stop)) for name, run in work.items()]
         try:
             writers = (self._keep(f"the log writer of shard {one.shard}", one.run, stop) for one in self.writers)
             results = await asyncio.gather(*writers, return_exceptions=True)
         finally:
             # In this order: what is attested at the end is exported too.
-            await cancelled(attesting, summing, following, looking)
+            await cancelled(*beside)
             are_done.set()
-            await self._catch_up()
-            await asyncio.wait((exporting,), timeout=_LAST_EXPORT_SECONDS)
-            await cancelled(exporting)
+            await asyncio.gather(*(one.catch_up() for one in self._keepers))
+            await asyncio.wait(exporting, timeout=_LAST_EXPORT_SECONDS)
+            await cancelled(*exporting)
         log.info("persister_stopped")
         for result in results:
             if result is not None:
                 raise result
-
-    async def _catch_up(self) -> None:
-        """Fill the projections with what was written last, while the last checkpoints are exported."""
-        try:
-            await asyncio.wait_for(self._follower.catch_up(), _LAST_PIECES_SECONDS)
-        except DATABASE_AWAY as error:
-            log.warning("projections_lag", reason=reason_of(error))
 
     async def _keep(self, task: str, run: Callable[[asyncio.Event], Awaitable[None]], stop: asyncio.Event) -> None:
         """Keep a task at work; errors that we have a name for are an operator's to mend, and are raised."""
         await keep_running(lambda: run(stop), task=task, health=self._health, stop=stop, fatal=(ApcError,))
 
     async def _check(self) -> None:
-        size = self._pool.get_max_size()
+        await self._check_database(HOME, self._databases.home)
+        for name, pool in self._databases.pools.items():
+            try:
+                if name != HOME:
+                    await self._check_database(name, pool)
+            except DATABASE_AWAY as error:
+                log.warning("database_awaited", database=name, reason=reason_of(error))
+
+    async def _check_database(self, name: str, pool: asyncpg.Pool) -> None:
+        size = pool.get_max_size()
         if size <= len(self.writers):
             raise PoolTooSmall(size, len(self.writers))
-        async with self._pool.acquire() as connection:
+        async with pool.acquire() as connection:
             if not self._settings.allow_undurable_database:
                 # The proxy has every method of a connection; the annotation asks for the class.
                 await check_durability(cast(asyncpg.Connection, connection))
@@ -280,9 +336,10 @@ class Persister:
                 raise SchemaMissing(revision)
             if revision > SCHEMA_REVISION:
                 raise SchemaUnknown(revision)
+            await check_name(connection, name)
             warn_of_guard(await read_guard(connection))
 
 
 async def serve_persister(settings: PersisterSettings, bus: Bus, pool: asyncpg.Pool, stop: asyncio.Event) -> None:
-    """Run the persister until `stop` is set; raises as `Persister.run`."""
+    """Run the persister of a log with one database until `stop` is set; raises as `Persister.run`."""
     await Persister(settings, bus, pool).run(stop)

@@ -8,7 +8,9 @@ from uuid import UUID
 
 import asyncpg
 
+from apc_bus.concurrency import reason_of
 from apc_bus.crash_points import crash_point
+from apc_bus.database import DATABASE_AWAY
 from apc_bus.telemetry import get_logger
 from apc_contracts.vocabulary import PRESENCE_SESSION, PacketType
 from apc_log.batch import (
@@ -20,6 +22,7 @@ from apc_log.batch import (
     LogBatch,
     PacketEntry,
     SessionUpdate,
+    SignsOfLifeReport,
 )
 from apc_log.entries import Placed, Rows, leaves_of, rows_of
 from apc_log.heads import AnyConnection
@@ -467,6 +470,18 @@ async def note_signs(connection: AnyConnection, signs: Mapping[str, datetime]) -
         _log.warning("signs_of_life_dropped", agents=len(signs), reason=str(error))
 
 
+async def _report_signs(home: asyncpg.Pool, messages: Sequence[Received]) -> None:
+    """Keep the signs of life of these messages at home. What cannot be kept now is dropped: newer ones follow."""
+    reports = (one.content for one in messages)
+    signs = {agent: at for one in reports if isinstance(one, SignsOfLifeReport) for agent, at in one.signs.items()}
+    try:
+        if signs:
+            async with home.acquire() as connection:
+                await note_signs(connection, signs)
+    except DATABASE_AWAY as error:
+        _log.warning("signs_of_life_dropped", agents=len(signs), reason=reason_of(error))
+
+
 async def tally(connection: AnyConnection, placed: Sequence[Placed]) -> None:
     """Count the verdicts on TRANSFERs and the metrics of EVALs among these entries, all of one shard, once stored.
 
@@ -506,11 +521,20 @@ async def commit(
     messages: Sequence[Received],
     signer: TreeSigner,
     encryption: Encryption | None = None,
+    home: asyncpg.Pool | None = None,
 ) -> Committed:
     """Write these messages, at least one, in one transaction; when this returns they are committed.
 
     First everything in bulk; if an entry is at fault, again with the culprits set aside as conflicts. When a
     later message is a reason to stop, the ones before it are committed.
+
+    Args:
+        connection: to the database of the shard.
+        shard: whose log it is.
+        messages: in their order.
+        signer: of the shard's tree.
+        encryption: of bodies; None = they are stored as they came.
+        home: keeps the signs of life, when the shard is in another database.
 
     Raises:
         LogStopped: the first message cannot be placed; nothing was written.
@@ -518,10 +542,12 @@ async def commit(
         the connection broke during COMMIT, that is unknown: doing it again is safe.
     """
     try:
-        done = await _attempt(connection, shard, messages, signer, encryption, is_careful=False)
+        done = await _attempt(connection, shard, messages, signer, encryption, home, is_careful=False)
     except ENTRY_ERRORS:
-        done = await _attempt(connection, shard, messages, signer, encryption, is_careful=True)
+        done = await _attempt(connection, shard, messages, signer, encryption, home, is_careful=True)
     crash_point("persister.after_commit")
+    if home is not None:
+        await _report_signs(home, messages[: done.messages])
     return done
 
 
@@ -531,6 +557,7 @@ async def _attempt(
     messages: Sequence[Received],
     signer: TreeSigner,
     encryption: Encryption | None,
+    home: asyncpg.Pool | None,
     *,
     is_careful: bool,
 ) -> Committed:
@@ -558,7 +585,8 @@ async def _attempt(
         await tally(connection, intake.placed)
         tree = await signer.attest(connection, first_seq, leaves)
         await move_head(connection, intake)
-        await note_signs(connection, intake.signs)
+        if home is None:
+            await note_signs(connection, intake.signs)
         crash_point("persister.before_commit")
     signer.confirm(tree)
     unstored = len(intake.placed) - before

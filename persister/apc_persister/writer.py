@@ -33,6 +33,7 @@ from apc_bus.settings import PersisterSettings
 from apc_bus.telemetry import NO_TRACE, SpanKind, fail_span, get_logger, is_tracing, start_span, trace_headers
 from apc_bus.topology import log_queue
 from apc_log.batch import LogBatch, PacketEntry
+from apc_log.databases import LogDatabases
 from apc_persister.encryption import Encryption
 from apc_persister.evidence.tree import TreeSigner
 from apc_persister.intake import Received, read_message
@@ -282,7 +283,7 @@ class Writer:
 
     shard: int
     bus: Bus
-    pool: asyncpg.Pool
+    databases: LogDatabases
     settings: PersisterSettings
     signer: TreeSigner
     pace: Pace
@@ -291,6 +292,8 @@ class Writer:
     counts: WriterCounts = field(default_factory=WriterCounts)
     _is_consuming: bool = False
     _is_failing: bool = False
+    _pool: asyncpg.Pool | None = None
+    """Of the database that has the shard, by the last look; the connection is one of it."""
     _connection: PoolConnectionProxy | None = None
 
     @property
@@ -379,7 +382,7 @@ class Writer:
                 patience = 3 * self.settings.database_heartbeat.total_seconds()
                 with unasked_cancel_fails(), in_transaction(self.shard, messages):
                     async with asyncio.timeout(patience):
-                        done = await commit(connection, self.shard, messages, self.signer, self.encryption)
+                        done = await commit(connection, self.shard, messages, self.signer, self.encryption, self._home)
             except DATABASE_AWAY as error:
                 self._is_failing = True
                 await self._note_failure(error)
@@ -410,17 +413,24 @@ class Writer:
             await self._disconnect()
         if self._connection is None:
             self.signer.forget()
-            self._connection = await take_connection(self.pool, self.settings.database_heartbeat)
+            self._pool = await self.databases.find(self.shard)
+            self._connection = await take_connection(self._pool, self.settings.database_heartbeat)
         return self._connection
+
+    @property
+    def _home(self) -> asyncpg.Pool | None:
+        """Home, when another database has the shard."""
+        return None if self._pool in (None, self.databases.home) else self.databases.home
 
     async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
-        if connection is not None:
-            await drop_connection(self.pool, connection)
+        if connection is not None and self._pool is not None:
+            await drop_connection(self._pool, connection)
 
     async def _note_failure(self, error: Exception) -> None:
         self.counts.failures += 1
-        reason = first_line(await note_failure(self.pool, error))
+        pool = self._pool or self.databases.home
+        reason = first_line(await note_failure(pool, error))
         _log.warning("log_database_away", reason=reason)
         await self._disconnect()
 

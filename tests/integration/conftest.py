@@ -21,6 +21,7 @@ from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings, PersisterSettings
 from apc_bus.topology import agent_queue, build_topology
 from apc_contracts import Packet, parse_packet
+from apc_log.databases import LogDatabases
 from apc_orchestrator import Orchestrator, OrchestratorSettings
 from apc_persister.service import Persister
 
@@ -52,6 +53,8 @@ class House:
     agents: ScriptedAgents
     shards: int = 1
     opening: Packet = field(default_factory=make_start)
+    databases: LogDatabases | None = None
+    """Home, of which `pool` is, and others; None = there is only that one."""
 
     async def connect(self, purpose: str) -> RabbitBus:
         """One more bus; the caller closes it."""
@@ -61,9 +64,8 @@ class House:
     async def gate(self, **settings: Any) -> AsyncIterator[tuple[Orchestrator, Running]]:
         """A running orchestrator; leaving stops it cleanly."""
         bus = await self.connect("orchestrator")
-        orchestrator = Orchestrator(
-            OrchestratorSettings(shards=self.shards, **settings), bus, self.pool, self.artifacts
-        )
+        own = OrchestratorSettings(shards=self.shards, **settings)
+        orchestrator = Orchestrator(own, bus, self.pool, self.artifacts, databases=self.databases)
         async with _running(bus, orchestrator.run) as running:
             yield orchestrator, running
 
@@ -71,7 +73,8 @@ class House:
     async def persister(self, **settings: Any) -> AsyncIterator[Running]:
         """A running persister; leaving stops it cleanly."""
         bus = await self.connect("persister")
-        persister = Persister(PersisterSettings(shards=self.shards, **settings), bus, self.pool)
+        own = PersisterSettings(shards=self.shards, **settings)
+        persister = Persister(own, bus, self.pool, databases=self.databases)
         async with _running(bus, persister.run) as running:
             yield running
 

@@ -17,6 +17,7 @@ from apc_bus.settings import ArchiveSettings
 from apc_contracts.contract.contract import load_contract, packaged_contract_bytes
 from apc_log.archive import BLOCK, Archive, place_of
 from apc_log.cold_verification import verify_cold
+from apc_log.databases import LogDatabases
 from apc_log.errors import ArchiveUnavailable
 from apc_log.heads import Reach, released_in
 from apc_log.offline_verifier import PublicKey, parse_note
@@ -366,17 +367,17 @@ async def test_the_service_archives_and_tells_why_it_does_not(
 @pytest.mark.long
 async def test_the_log_writer_tells_how_much_room_there_is(ageing: AgeingLog, postgres_url: str) -> None:
     async with asyncpg.create_pool(postgres_url, min_size=1, max_size=2) as pool:
-        await LogRoom(pool, None).look()
+        await LogRoom(LogDatabases(pool), None).look()
         assert sample("apc_log_segments_ahead", shard="0") == 0
         assert sample("apc_log_database_days_left") == math.inf
         size = await pool.fetchval("SELECT pg_database_size(current_database())")
         assert sample("apc_log_database_bytes") == pytest.approx(size, rel=0.1)
         async with pool.acquire() as connection:
             await follower.open_ahead(connection, BLOCK)
-        await LogRoom(pool, 10**12).look()
+        await LogRoom(LogDatabases(pool), 10**12).look()
         assert sample("apc_log_segments_ahead", shard="0") == follower.AHEAD
         assert 0 < sample("apc_log_database_days_left") < 10**6
-        await LogRoom(pool, 1).look()
+        await LogRoom(LogDatabases(pool), 1).look()
         assert sample("apc_log_database_days_left") == 0
 
 

@@ -23,7 +23,14 @@ from apc_contracts.identity.registry import (
 from apc_contracts.identity.registry_change import AgentAdded, AnyChange, ContractAdded, SchemaAdded
 from apc_contracts.schemas import MAX_SCHEMAS, RegisteredSchema, known_schema
 from apc_contracts.vocabulary import ORCHESTRATOR, PacketType, Right
-from apc_log.registry import read_changes, read_contracts, read_hosts, read_registry, read_schemas
+from apc_log.registry import (
+    read_changes,
+    read_contracts,
+    read_hosts,
+    read_later_changes,
+    read_registry,
+    read_schemas,
+)
 
 _log = get_logger(__name__)
 
@@ -65,10 +72,25 @@ class Registry:
 
     @classmethod
     async def load(
-        cls, pool: asyncpg.Pool, broker_user: str, shard: int, contracts: Contracts | None = None
+        cls,
+        pool: asyncpg.Pool,
+        broker_user: str,
+        shard: int,
+        contracts: Contracts | None = None,
+        *,
+        own: asyncpg.Pool | None = None,
     ) -> "Registry":
-        """Read the registry as the log of this shard left it; `contracts` are there without being registered."""
-        registrations, changes = await read_registry(pool), await read_changes(pool, shard)
+        """Read the registry as the log of this shard left it.
+
+        Args:
+            pool: of home, whose shards say what the registry is.
+            broker_user: of the orchestrator.
+            shard: whose changes are known.
+            contracts: are there without being registered.
+            own: of the database that has the shard, if it is another: home may yet lack what this shard has logged.
+        """
+        later = [] if own is None or own is pool else await read_later_changes(own, pool, shard)
+        registrations, changes = await read_registry(pool), await read_changes(own or pool, shard)
         known = (contracts or Contracts(load_contract())).copy()
         for one in await read_contracts(pool):
             contract = stored_contract(one.document.encode())
@@ -79,7 +101,11 @@ class Registry:
                 known.register(contract, one.revision)
         schemas = await read_schemas(pool)
         hosts = await read_hosts(pool) if shard == 0 else None
-        return cls(broker_user, registrations, changes, schemas, known, decides=shard == 0, logged_hosts=hosts)
+        changes -= {change.change_id for change in later}
+        registry = cls(broker_user, registrations, changes, schemas, known, decides=shard == 0, logged_hosts=hosts)
+        for change in later:
+            registry.apply(change)
+        return registry
 
     def objection(self, change: AnyChange, trusted: Collection[str] = ()) -> str | None:
         """Return why a change cannot be applied; None when it can, or was.

@@ -69,6 +69,9 @@ class ShardResources:
     contracts: Contracts
     bus: Bus
     pool: asyncpg.Pool
+    """Of the database that has the shard."""
+    home: asyncpg.Pool
+    """Of the database that has the registry, and when agents were heard of last."""
     inputs: Subscription
     """The shard's queue. Log batches go out on its channel, so that only its active consumer gets them confirmed."""
     lease: Lease

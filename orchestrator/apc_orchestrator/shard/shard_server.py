@@ -203,7 +203,7 @@ class ShardServer:
             await asyncio.sleep(0)  # give the connection time to read: silence would count as a lost shard
         ring = KeyRing.of(resources.settings)
         await self._recall_presence(ring)
-        self._memory.signs.recall(await read_signs(pool))
+        self._memory.signs.recall(await read_signs(resources.home))
         for denial in await unanswered_denials(pool, shard, batch.now, self._limits, ring):
             self._judge.answer_denial(batch, denial)
         batch.outgoing = [outgoing.repeated() for outgoing in batch.outgoing]

@@ -293,7 +293,7 @@ _EXPOSED = Gauge(
 )
 
 
-def publish_gauges(exporter: Exporter) -> None:
-    """Publish the exporter's figures as gauges of this process."""
-    _AGE.set_function(lambda: exporter.exported_age_seconds)
-    _EXPOSED.set_function(lambda: exporter.exposed_seconds)
+def publish_gauges(exporters: Sequence[Exporter]) -> None:
+    """Publish the figures of a process's exporters, one for each database, as its gauges."""
+    _AGE.set_function(lambda: min(one.exported_age_seconds for one in exporters))
+    _EXPOSED.set_function(lambda: max(one.exposed_seconds for one in exporters))

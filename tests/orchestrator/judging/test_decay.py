@@ -26,6 +26,7 @@ from apc_contracts.contract.contract import load_contract
 from apc_contracts.payloads.by_type import DecisionPayload, MetricSet, Thresholds
 from apc_contracts.protocol.effectiveness import EvalTally, read_decision
 from apc_contracts.vocabulary import TransferMode
+from apc_log.databases import LogDatabases
 from apc_log.queries import list_protocols
 from apc_orchestrator.gate import OtherShards, load_protocols
 
@@ -138,7 +139,7 @@ async def test_a_transfer_after_the_half_life_records_the_recovery(
     assert (recovery.kind, recovery.subject, recovery.blocked_at) == ("recovered", block.subject, block.blocked_at)
     assert recovery.is_justified(rules)
     assert blocked.payload_as(DecisionPayload).decision_id == recovered.payload_as(DecisionPayload).decision_id
-    loaded, _ = await load_protocols(house.pool, load_contract(path))
+    loaded, _ = await load_protocols(LogDatabases(house.pool), load_contract(path))
     assert not loaded.blocks()
     assert {tuple(subject): tally.transfers for subject, tally in loaded.tallies().items()} == {
         ("protocol", "child"): 1,
@@ -158,9 +159,9 @@ async def test_recorded_facts_give_the_verdict_again_and_other_shards_learn_of_i
     contract = load_contract(contract_path)
     opening = start()
     sender = Sender(house, packet, opening)
-    before, positions = await load_protocols(house.pool, contract)
-    others = OtherShards(house.pool)
-    beside, places = await load_protocols(house.pool, contract)
+    before, positions = await load_protocols(LogDatabases(house.pool), contract)
+    others = OtherShards(LogDatabases(house.pool))
+    beside, places = await load_protocols(LogDatabases(house.pool), contract)
     with others.followed(1, before, positions), others.followed(2, beside, places):
         async with house.persister(), house.gate(contract=str(contract_path)):
             await house.open(opening)
@@ -175,7 +176,7 @@ async def test_recorded_facts_give_the_verdict_again_and_other_shards_learn_of_i
         await others.read()
     assert beside.tallies() == before.tallies() and places == positions, "each shard of a process reads all of it"
     now = datetime.now(UTC)
-    loaded, _ = await load_protocols(house.pool, contract)
+    loaded, _ = await load_protocols(LogDatabases(house.pool), contract)
     assert before.decayed(now) == loaded.decayed(now) == {"weak", "child"}
     assert before.tallies() == loaded.tallies()
     scores = EvalTally()

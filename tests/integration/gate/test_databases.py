@@ -1,0 +1,117 @@
+"""Two shards in two databases: gates and log writers over a real broker."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+from tests.integration.conftest import House
+from tests.support.apc_command import ApcCommand
+from tests.support.traffic import ScriptedWorker, make_idea, make_packet, make_start, until
+
+from apc_bus.settings import PersisterSettings
+from apc_contracts import Packet
+from apc_contracts.identity.ids import shard_of
+from apc_log.databases import LogDatabases, open_databases
+from apc_persister.database.several import place_shard
+from apc_persister.evidence.checkpoint import load_signer
+from apc_persister.verification.verify import verify_shard
+
+Apc = Callable[..., Awaitable[CompletedProcess[str]]]
+OPEN = "SELECT count(*) = 1 AND sum(open_deliveries) = 0 FROM apc_log.sessions WHERE shard = $1"
+ORDER = "SELECT packet_id FROM apc_log.agent_packets WHERE session_id = $1 AND packet_type = 'IDEA' ORDER BY seq"
+EPOCH = "SELECT epoch FROM apc_log.shards WHERE shard = $1"
+SESSIONS = [next(name for number in range(99) if shard_of(name := f"session-{number}", 2) == one) for one in (0, 1)]
+
+
+@pytest.fixture
+def shards() -> int:
+    """One in each database."""
+    return 2
+
+
+@pytest.fixture
+async def databases(house: House, east_url: str) -> AsyncIterator[LogDatabases]:
+    """Home and east, where shard 1 is."""
+    async with open_databases(house.pool, {"east": east_url}, max_size=8) as found:
+        async with house.pool.acquire() as home, found.pools["east"].acquire() as east:
+            await place_shard({"home": home, "east": east}, 1, "east")
+        yield found
+
+
+@pytest.fixture
+def apc(house: House, tmp_path: Path, postgres_url: str, east_url: str) -> Apc:
+    """Runs `apc` with this broker and these databases."""
+    given = {
+        "APC_AMQP_URL": house.settings.amqp_url.get_secret_value() if house.settings.amqp_url else "",
+        "APC_DATABASE_URL": postgres_url,
+        "APC_DATABASES": json.dumps({"east": east_url}),
+        "APC_SHARDS": "2",
+    }
+
+    async def run(*arguments: str, **other: str) -> CompletedProcess[str]:
+        return await asyncio.to_thread(ApcCommand(tmp_path), *arguments, given=given | other)
+
+    return run
+
+
+async def test_shards_are_placed_and_listed_by_commands(house: House, apc: Apc) -> None:
+    done = await apc("shard", "place", "1", "--database", "east")
+    assert (done.returncode, done.stdout) == (0, "shard 1 is in east, and was in home\n"), done
+    assert (await apc("migrate")).stdout == "2 databases have the schema\n"
+    (home, east) = json.loads((await apc("shard", "list", "--json")).stdout)
+    assert (home["database"], east["database"]) == ("home", "east")
+    for refused, said in ((("0", "east"), "shard 0 stays at home"), (("1", "west"), "APC_DATABASES names home")):
+        done = await apc("shard", "place", refused[0], "--database", refused[1])
+        assert done.returncode and said in done.stderr and len(done.stderr.splitlines()) == 1, done
+    away = json.dumps({"east": "postgresql://postgres@127.0.0.1:1/nowhere"})
+    (home, east) = json.loads((await apc("shard", "list", "--json", APC_DATABASES=away)).stdout)
+    assert (home["state"], east["state"]) == ("without a gate", "away")
+    done = await apc("shard", "place", "1", "--database", "home", APC_DATABASES=away)
+    assert done.returncode and "database 'east' does not answer" in done.stderr, done
+    assert (await apc("shard", "place", "1", "--database", "home")).returncode == 0
+
+
+def ideas(opening: Packet, session_id: str, count: int = 3) -> list[Packet]:
+    return [
+        make_packet("red-1", make_idea(), ("sentinel",), parent=opening, session_id=session_id) for _ in range(count)
+    ]
+
+
+async def test_sessions_of_two_databases_go_on_after_a_takeover(house: House, databases: LogDatabases) -> None:
+    house = replace(house, databases=databases)
+    pools = [house.pool, databases.pools["east"]]
+    houses = [house, replace(house, pool=pools[1])]
+    sent: list[list[Packet]] = [[], []]
+    openings = [make_start(session_id) for session_id in SESSIONS]
+
+    async def send(*, is_first: bool = False) -> None:
+        for shard, opening in enumerate(openings):
+            packets = ideas(opening, SESSIONS[shard])
+            await house.agents.publish(*([opening] if is_first else []), *packets)
+            sent[shard] += packets
+            await until(houses[shard].is_logged(*(packet.packet_id for packet in sent[shard])))
+
+    async def is_quiet() -> bool:
+        return all([await pool.fetchval(OPEN, shard) for shard, pool in enumerate(pools)])
+
+    workers = [ScriptedWorker(house.agents.bus, agent) for agent in house.agents.cast]
+    for is_first in (True, False):  # a new gate and log writer take over what the former left
+        async with house.persister(), house.gate() as (gate, _):
+            if is_first:
+                await house.agents.register()
+            async with workers[0].working(), workers[1].working(), workers[2].working(), workers[3].working():
+                await send(is_first=is_first)
+                await until(is_quiet)
+            assert gate.is_ready
+    for shard, pool in enumerate(pools):
+        assert [row[0] for row in await pool.fetch(ORDER, SESSIONS[shard])] == [one.packet_id for one in sent[shard]]
+        assert await pool.fetchval("SELECT count(*) FROM apc_log.agent_packets WHERE shard <> $1", shard) == 0
+        assert await pool.fetchval("SELECT count(*) FROM apc_log.packet_conflicts") == 0
+        assert await pool.fetchval(EPOCH, shard) == 2
+        async with pool.acquire() as connection:
+            report = await verify_shard(connection, shard, load_signer(PersisterSettings()).trusted(shard)[0])
+        assert report.findings == [] and report.size

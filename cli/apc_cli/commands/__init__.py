@@ -89,7 +89,10 @@ COMMANDS = {
     "task": ("commands.task:app", "Durable tasks of agents."),
     "effect": ("commands.effect:app", "Effects that handlers make once (ctx.once)."),
     "memory": ("commands.memory:app", "Conversations and states that agents keep."),
-    "shard": ("commands.topology:shards_app", "Shards: who holds each, and moving one to another orchestrator."),
+    "shard": (
+        "commands.topology:shards_app",
+        "Shards: who holds each, where its log is, and moving one.",
+    ),
     "topology": ("commands.topology:app", "Show, declare or export the broker's topology."),
     "serve": ("commands.serve:app", "Run a service."),
     "deploy": ("commands.deploy:app", "Prepare a deployment."),

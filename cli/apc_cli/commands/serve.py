@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -40,6 +40,7 @@ from apc_cli.errors import InputUnusable
 from apc_cli.health import serve_health
 from apc_cli.system.running import configure, end_with_supervisor, run_service, stop_on_signals
 from apc_contracts.vocabulary import HOST_PATTERN
+from apc_log.databases import LogDatabases, open_databases
 from apc_log.merkle import TILE_WIDTH
 from apc_persister.errors import TreeBroken
 from apc_persister.evidence.documents import last_checkpoint
@@ -179,9 +180,11 @@ async def run_orchestrator() -> None:
         if service.connections is not None:
             settings = BusSettings()
             artifacts = open_artifacts(settings)
-            orchestrator = Orchestrator(OrchestratorSettings(), *service.connections, artifacts)
-            service.problems = lambda: orchestrator.problems
-            await orchestrator.run(service.stop)
+            bus, pool = service.connections
+            async with _databases(pool) as databases:
+                orchestrator = Orchestrator(OrchestratorSettings(), bus, pool, artifacts, databases=databases)
+                service.problems = lambda: orchestrator.problems
+                await orchestrator.run(service.stop)
 
 
 async def run_persister() -> None:
@@ -191,9 +194,11 @@ async def run_persister() -> None:
     async with _prepared("persister") as service:
         if service.connections is not None:
             capacity = ArchiveSettings().database_capacity
-            persister = Persister(PersisterSettings(), *service.connections, capacity=capacity)
-            service.problems = lambda: persister.problems
-            await persister.run(service.stop)
+            bus, pool = service.connections
+            async with _databases(pool) as databases:
+                persister = Persister(PersisterSettings(), bus, pool, databases=databases, capacity=capacity)
+                service.problems = lambda: persister.problems
+                await persister.run(service.stop)
 
 
 async def run_archiver() -> None:
@@ -225,6 +230,11 @@ async def _open_pool(command_timeout: timedelta = timedelta(seconds=60)) -> asyn
     if database.url is None:
         raise DatabaseUnavailable("APC_DATABASE_URL is empty: give the URL of the database")
     return await open_pool(database.url, max_size=database.database_pool, command_timeout=command_timeout)
+
+
+def _databases(home: asyncpg.Pool) -> AbstractAsyncContextManager[LogDatabases]:
+    database = DatabaseSettings()
+    return open_databases(home, database.other_urls, max_size=database.database_pool)
 
 
 async def _connect_bus(name: str) -> Bus:

@@ -1,7 +1,9 @@
-"""`apc topology`: show, declare or export what is in the broker; `apc shard`: who holds each shard, and moving one."""
+"""`apc topology`: show, declare or export what is in the broker; `apc shard`: who holds each shard and where it is."""
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Annotated, Any
@@ -10,23 +12,34 @@ import asyncpg
 import typer
 
 from apc_agents.team import load_agent
+from apc_bus.database import DATABASE_AWAY, connect, first_line
 from apc_bus.errors import QueueMissing
 from apc_bus.port import Bus, QueueDepth
 from apc_bus.rabbit import export_definitions
 from apc_bus.rabbit.definitions import permissions
 from apc_bus.settings import BusSettings, DatabaseSettings
+from apc_bus.settings.database import HOME
 from apc_bus.settings.services import ORCHESTRATOR_NAME
 from apc_bus.topology import Topology, gate_queue
 from apc_cli.commands.agent_logins import complete_passwords, given_passwords, make_users
 from apc_cli.commands.group import Commands
-from apc_cli.connections import ONE_PROCESS, open_bus, open_log, planned_topology, require_broker
+from apc_cli.connections import ONE_PROCESS, PATIENCE, open_bus, open_log, planned_topology, require_broker
 from apc_cli.connections import apply as apply_topology
 from apc_cli.errors import InputUnusable, ServiceAway
 from apc_cli.output.files import write_output
 from apc_cli.output.output import AsJson, print_json, print_rows, tell, to_json
 from apc_cli.output.terminal import echo
 from apc_contracts.text import numbered, some_of
-from apc_log.placement import HeldShard, check_places, move_shard, read_held_shards, read_open_sessions
+from apc_log.databases import DatabasePlace, LogDatabases, open_databases, read_database_places
+from apc_log.placement import (
+    HeldShard,
+    check_places,
+    move_shard,
+    read_held_shards,
+    read_moved_shards,
+    read_open_sessions,
+)
+from apc_persister.database import several
 
 
 async def exported(vhost: str, modules: Sequence[str], file: Path | None) -> tuple[dict[str, Any], list[str]]:
@@ -125,10 +138,10 @@ async def export(
 
 # `apc shard`: which orchestrator holds each shard, and giving a shard to another one while it works.
 
-shards_app = Commands(help="Shards: who holds each, and moving one to another orchestrator.")
+shards_app = Commands(help="Shards: who holds each, where its log is, and moving one.")
 
 LOOK_SECONDS = 0.1
-_LEAST = ("queue", "moved_to")
+_LEAST = ("queue", "moved_to", "database")
 _NOT_MOVED = (
     "shard {shard} was given to {taker}, which did not take it within {seconds:g} s: {holder} holds it and goes on. "
     "{taker} takes it as soon as it runs; `apc shard free {shard}` takes the order back"
@@ -139,16 +152,64 @@ ShardNumber = Annotated[int, typer.Argument(metavar="SHARD", min=0, help="The sh
 
 @shards_app.command("list")
 async def list_shards(as_json: AsJson = False) -> None:
-    """Print each shard: its queue, who holds it, since which epoch, its open sessions and waiting inputs.
+    """Print each shard: its queue, who holds it, since which epoch, its database, open sessions and waiting inputs.
 
-    State: served; moving (another orchestrator holds it than the one it was given to); without a gate.
+    State: served; moving (another orchestrator holds it than the one it was given to, or its log is on the way to
+    another database); without a gate; away (its database does not answer).
     """
     settings = BusSettings()
-    async with open_log() as pool:
-        held = await read_held_shards(pool)
+    async with open_log() as pool, open_databases(pool, DatabaseSettings().other_urls, max_size=1) as databases:
+        held, away = await _held_shards(databases)
+        places = await read_database_places(pool)
     depths = await _depths(settings)
-    rows = [_row(shard, held.get(shard), depths.get(shard)) for shard in range(settings.shards)]
+    rows = [
+        _row(shard, held.get(shard), depths.get(shard), places.get(shard, DatabasePlace()), away)
+        for shard in range(settings.shards)
+    ]
     print_rows(rows, title="shards", as_json=as_json, empty="there is no shard", least=_LEAST)
+
+
+@shards_app.command()
+async def place(
+    shard: ShardNumber,
+    database: Annotated[str, typer.Option("--database", metavar="NAME", help="Its name in APC_DATABASES, or home.")],
+) -> None:
+    """Place a shard without entries in a database, as its owner. Repeat it when it was interrupted."""
+    _settings_of(shard)
+    async with _owned_databases(database) as databases:
+        before = await several.place_shard(databases, shard, database)
+    echo(f"shard {shard} is in {database}" + ("" if before == database else f", and was in {before}"))
+
+
+@asynccontextmanager
+async def _owned_databases(name: str) -> AsyncIterator[several.Databases]:
+    """Yield a connection to each database, as its owner.
+
+    Raises:
+        InputUnusable: no database has the name, or the user may not do it.
+        ServiceAway: one does not answer.
+    """
+    settings = DatabaseSettings()
+    if settings.url is None:
+        raise InputUnusable("set APC_DATABASE_URL: the embedded PostgreSQL has every shard")
+    urls = {HOME: settings.url, **settings.other_urls}
+    if name not in urls:
+        raise InputUnusable(f"--database {name!r}: APC_DATABASES names {some_of([*urls])}")
+    async with AsyncExitStack() as stack:
+        databases: dict[str, asyncpg.Connection] = {}
+        for one, url in urls.items():
+            try:
+                databases[one] = await connect(url, patience=PATIENCE.total_seconds())
+                stack.push_async_callback(databases[one].close)
+                await several.check_name(databases[one], one)
+            except DATABASE_AWAY as error:
+                raise ServiceAway(f"database {one!r} does not answer: {first_line(error)}") from error
+        try:
+            yield databases
+        except asyncpg.InsufficientPrivilegeError as error:
+            raise InputUnusable(
+                f"this needs the owner of the log in each database ({first_line(error)}): use the URLs of `apc migrate`"
+            ) from error
 
 
 @shards_app.command()
@@ -194,9 +255,34 @@ def _settings_of(shard: int) -> BusSettings:
     return settings
 
 
-def _row(shard: int, held: HeldShard | None, depth: QueueDepth | None) -> dict[str, Any]:
+async def _held_shards(databases: LogDatabases) -> tuple[dict[int, HeldShard], set[str]]:
+    """Return who holds each shard by the database that has it, and the databases that do not answer."""
+    await databases.look()
+    given = await read_moved_shards(databases.home)
+    found: dict[int, HeldShard] = {}
+    away = set[str]()
+    for name, pool in databases.pools.items():
+        try:
+            held = await read_held_shards(pool)
+        except DATABASE_AWAY:
+            if name == HOME:
+                raise
+            away.add(name)
+            continue
+        here = {shard: one for shard, one in held.items() if databases.place_of(shard).database == name}
+        found |= {shard: replace(one, moved_to=given.get(shard)) for shard, one in here.items()}
+    return found, away
+
+
+def _row(
+    shard: int, held: HeldShard | None, depth: QueueDepth | None, place: DatabasePlace, away: Collection[str]
+) -> dict[str, Any]:
     holder, moved_to = (held.orchestrator, held.moved_to) if held else (None, None)
-    if depth is not None and not depth.consumers:
+    if place.database in away:
+        state = "away"
+    elif place.moving_to is not None:
+        state = "moving"
+    elif depth is not None and not depth.consumers:
         state = "without a gate"
     elif held is None or not held.epoch:
         state = "never served"
@@ -207,6 +293,7 @@ def _row(shard: int, held: HeldShard | None, depth: QueueDepth | None) -> dict[s
         "queue": gate_queue(shard),
         "orchestrator": holder or "",
         "moved_to": moved_to or "",
+        "database": place.database + (f" -> {place.moving_to}" if place.moving_to else ""),
         "epoch": held.epoch if held else 0,
         "state": state,
         "open_sessions": held.open_sessions if held else 0,

@@ -27,8 +27,8 @@ from apc_contracts.contract.contract import Contract
 from apc_contracts.identity.ids import SLOTS, new_packet_id
 from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_log.batch import LOG_BATCH_VERSION, EpochOpen
-from apc_log.databases import LogDatabases
 from apc_log.heads import read_given_epoch, read_head
+from apc_log.placement import LogDatabases
 from apc_log.protocol_evidence import HEADS, Evidence, Positions, read_evidence, read_ledger, read_shard
 from apc_orchestrator.errors import ShardLost
 from apc_orchestrator.judging.inputs import PROBE_BODY, TYPE_RECEIPTS

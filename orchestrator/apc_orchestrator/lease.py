@@ -16,8 +16,7 @@ from apc_bus.port import Bus
 from apc_bus.settings import OrchestratorSettings
 from apc_bus.telemetry import get_logger
 from apc_bus.topology import gate_queue
-from apc_log.databases import LogDatabases
-from apc_log.placement import read_moved_shards
+from apc_log.placement import LogDatabases, read_moved_shards
 from apc_orchestrator.telemetry import ShardState
 
 

@@ -16,8 +16,7 @@ from apc_bus.telemetry import get_logger
 from apc_contracts.contract.collection import load_contracts
 from apc_contracts.limits import DocumentLimits
 from apc_contracts.wire.parsing import packet_validator
-from apc_log.databases import LogDatabases
-from apc_log.placement import check_places, read_open_sessions
+from apc_log.placement import LogDatabases, check_places, read_open_sessions
 from apc_orchestrator.dead_letters import read_dead_letters
 from apc_orchestrator.gate import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, Gate, OtherShards, SharedByShards
 from apc_orchestrator.lease import Fence, Places, Questions

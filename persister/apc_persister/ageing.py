@@ -39,7 +39,8 @@ SELECT shard, first_seq, last_seq, state, manifest, (
     SELECT recorded_at FROM apc_log.log_checkpoints AS note
     WHERE note.shard = segments.shard AND tree_size >= last_seq ORDER BY tree_size LIMIT 1
 ) AS filled_at, now() AS now
-FROM apc_log.segments WHERE state NOT IN ('open', 'expired') ORDER BY shard, first_seq
+FROM apc_log.segments WHERE state NOT IN ('open', 'expired')
+  AND shard NOT IN (SELECT shard FROM apc_log.shards WHERE moved_to IS NOT NULL) ORDER BY shard, first_seq
 """
 _RECORD = "SELECT apc_guard.record_segment($1, $2, $3, $4, $5::text::jsonb)"
 _PROBLEM = "SELECT apc_guard.release_problem($1, $2)"

@@ -99,7 +99,7 @@ AHEAD = 4
 YOUNG = 32_768
 """A log with fewer entries has one segment: most never have more."""
 _UNUSED = """
-SELECT shard FROM apc_log.shards WHERE next_seq > $2 AND $1 > (
+SELECT shard FROM apc_log.shards WHERE moved_to IS NULL AND next_seq > $2 AND $1 > (
     SELECT count(*) FROM apc_guard.segments WHERE segments.shard = shards.shard AND first_seq > next_seq
 ) ORDER BY shard
 """

@@ -18,7 +18,7 @@ from apc_bus.settings import PersisterSettings
 from apc_bus.settings.database import HOME
 from apc_bus.telemetry import get_logger
 from apc_contracts.errors import ApcError
-from apc_log.databases import LogDatabases
+from apc_log.placement import LogDatabases
 from apc_log.queries.health import days_left, read_growth, read_segments_ahead
 from apc_persister.database.guard import read_guard, warn_of_guard
 from apc_persister.database.migrate import SCHEMA_REVISION, read_revision

@@ -33,7 +33,7 @@ from apc_bus.settings import PersisterSettings
 from apc_bus.telemetry import NO_TRACE, SpanKind, fail_span, get_logger, is_tracing, start_span, trace_headers
 from apc_bus.topology import log_queue
 from apc_log.batch import LogBatch, PacketEntry
-from apc_log.databases import LogDatabases
+from apc_log.placement import LogDatabases
 from apc_persister.encryption import Encryption
 from apc_persister.evidence.tree import TreeSigner
 from apc_persister.intake import Received, read_message

@@ -21,7 +21,7 @@ from apc_bus.rabbit import RabbitBus, apply_rabbit, connect_rabbit
 from apc_bus.settings import BusSettings, PersisterSettings
 from apc_bus.topology import agent_queue, build_topology
 from apc_contracts import Packet, parse_packet
-from apc_log.databases import LogDatabases
+from apc_log.placement import LogDatabases
 from apc_orchestrator import Orchestrator, OrchestratorSettings
 from apc_persister.service import Persister
 

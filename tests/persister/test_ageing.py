@@ -17,10 +17,10 @@ from apc_bus.settings import ArchiveSettings
 from apc_contracts.contract.contract import load_contract, packaged_contract_bytes
 from apc_log.archive import BLOCK, Archive, place_of
 from apc_log.cold_verification import verify_cold
-from apc_log.databases import LogDatabases
 from apc_log.errors import ArchiveUnavailable
 from apc_log.heads import Reach, released_in
 from apc_log.offline_verifier import PublicKey, parse_note
+from apc_log.placement import LogDatabases
 from apc_log.queries.packets import trace
 from apc_log.queries.search import read_lag
 from apc_log.thawing import read_archive

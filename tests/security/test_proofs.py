@@ -32,6 +32,9 @@ HERE: Table = {
     "web/test_contents.py": {
         "test_a_huge_content_costs_what_its_line_shows": "100_000 < Counted.looked_at",
     },
+    "database/test_fence.py": {
+        "test_only_the_owner_places_and_moves": 'succeeded(connection, "apc_owner", ACTS[0])',
+    },
     "database/test_shard_places.py": {
         "test_an_agent_moves_no_shard_and_a_mover_does_it_in_the_own_name": 'row["orchestrator"] == "gate-1"',
     },

@@ -40,8 +40,8 @@ from apc_cli.errors import InputUnusable
 from apc_cli.health import serve_health
 from apc_cli.system.running import configure, end_with_supervisor, run_service, stop_on_signals
 from apc_contracts.vocabulary import HOST_PATTERN
-from apc_log.databases import LogDatabases, open_databases
 from apc_log.merkle import TILE_WIDTH
+from apc_log.placement import LogDatabases, open_databases
 from apc_persister.errors import TreeBroken
 from apc_persister.evidence.documents import last_checkpoint
 from apc_persister.evidence.tree import Tiles

@@ -20,7 +20,7 @@ from apc_bus.rabbit.definitions import permissions
 from apc_bus.settings import BusSettings, DatabaseSettings
 from apc_bus.settings.database import HOME
 from apc_bus.settings.services import ORCHESTRATOR_NAME
-from apc_bus.topology import Topology, gate_queue
+from apc_bus.topology import Topology, gate_queue, log_queue
 from apc_cli.commands.agent_logins import complete_passwords, given_passwords, make_users
 from apc_cli.commands.group import Commands
 from apc_cli.connections import ONE_PROCESS, PATIENCE, open_bus, open_log, planned_topology, require_broker
@@ -30,11 +30,14 @@ from apc_cli.output.files import write_output
 from apc_cli.output.output import AsJson, print_json, print_rows, tell, to_json
 from apc_cli.output.terminal import echo
 from apc_contracts.text import numbered, some_of
-from apc_log.databases import DatabasePlace, LogDatabases, open_databases, read_database_places
 from apc_log.placement import (
+    DatabasePlace,
     HeldShard,
+    LogDatabases,
     check_places,
     move_shard,
+    open_databases,
+    read_database_places,
     read_held_shards,
     read_moved_shards,
     read_open_sessions,
@@ -215,15 +218,29 @@ async def _owned_databases(name: str) -> AsyncIterator[several.Databases]:
 @shards_app.command()
 async def move(
     shard: ShardNumber,
-    to: Annotated[str, typer.Option("--to", metavar="ORCHESTRATOR", help="The name of the orchestrator.")],
-    patience: Annotated[float, typer.Option("--timeout", min=1, help="Seconds to wait until it has the shard.")] = 60,
+    to: Annotated[
+        str | None, typer.Option("--to", metavar="ORCHESTRATOR", help="The name of the orchestrator.")
+    ] = None,
+    database: Annotated[
+        str | None, typer.Option("--database", metavar="NAME", help="Its name in APC_DATABASES, or home.")
+    ] = None,
+    key: Annotated[
+        list[str] | None, typer.Option(help="With --database: public key (`apc log key`); else the log's own.")
+    ] = None,
+    patience: Annotated[float, typer.Option("--timeout", min=1, help="Seconds to wait for each that must act.")] = 60,
     as_json: AsJson = False,
 ) -> None:
-    """Give a shard to another orchestrator, which runs already; wait until it has taken it.
+    """Give a shard to another orchestrator, which runs already, or move its log to another database.
 
-    The one that has it judges what has come, delivers it and leaves; the next epoch fences it. Nothing is lost.
+    The one that has it judges what has come, delivers it and leaves; the next epoch fences it. Nothing is lost. A move
+    to another database takes its owner; what was interrupted goes on when it is repeated.
     """
     require_broker(_settings_of(shard), ONE_PROCESS)
+    if (to is None) == (database is None):
+        raise InputUnusable("give either --to ORCHESTRATOR or --database NAME")
+    if database is not None:
+        return await _move_log(shard, database, key or (), patience)
+    assert to is not None
     began = monotonic()
     async with open_log() as pool:
         before = (await read_held_shards(pool)).get(shard)
@@ -236,6 +253,37 @@ async def move(
         echo(f"{to} holds shard {shard} already, with epoch {found.epoch}")
     else:
         echo(f"{to} has taken shard {shard} with epoch {found.epoch}, after {monotonic() - began:.1f} s")
+
+
+async def _move_log(shard: int, database: str, keys: Sequence[str], patience: float) -> None:
+    from apc_cli.commands.log_verification import TrustedKeys  # loads the archive
+    from apc_persister.database.several import Move
+
+    began, trusted = monotonic(), tuple(TrustedKeys(keys).all_of(shard))
+    async with _owned_databases(database) as databases, open_bus(BusSettings()) as bus:
+        before = await Move(databases, shard, database, trusted, patience).run(
+            lambda: _until_left(bus, shard, patience)
+        )
+    if before == database:
+        echo(f"shard {shard} is in {database}")
+    else:
+        echo(f"shard {shard} has moved from {before} to {database}, after {monotonic() - began:.1f} s")
+
+
+async def _until_left(bus: Bus, shard: int, patience: float) -> None:
+    """Wait until no orchestrator serves a shard and its log batches are written. Raises ServiceAway."""
+    until = monotonic() + patience
+    while True:
+        gate, batches = await bus.depth(gate_queue(shard)), await bus.depth(log_queue(shard))
+        if not gate.consumers and not batches.messages:
+            return
+        if monotonic() > until:
+            what = (
+                "an orchestrator still serves it: is it of this release, with APC_DATABASES?" if gate.consumers else ""
+            )
+            what = what or f"{numbered(batches.messages, 'log batch', 'log batches')} wait: start a log writer"
+            raise ServiceAway(f"shard {shard} stays where it is: {what}")
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 @shards_app.command()

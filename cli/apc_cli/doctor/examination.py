@@ -31,6 +31,7 @@ from apc_cli.doctor.finding import Finding, Status, attempt, look, ok
 from apc_cli.doctor.log import (
     look_at_checkpoints,
     look_at_database,
+    look_at_databases,
     look_at_evidence,
     look_at_lag,
     look_at_number,
@@ -73,6 +74,7 @@ async def _database(
     if any(finding.status is not Status.OK for finding in findings if finding.check in ("schema", "database")):
         return findings, None
     findings += await look("shards", look_at_places(pool, settings.shards))
+    findings += await look("databases", look_at_databases(pool, database, settings.shards))
     for check, looking in (
         ("recorded time", look_at_recorded_time),
         ("log end", look_at_evidence),

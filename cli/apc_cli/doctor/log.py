@@ -3,22 +3,31 @@
 import asyncio
 import math
 from collections.abc import Callable, Iterable
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 
 import asyncpg
 
-from apc_bus.database import undurable_settings
+from apc_bus.database import DATABASE_AWAY, connect, first_line, undurable_settings
 from apc_bus.errors import QueueMissing, ShardsDiffer
 from apc_bus.port import QueueDepth
 from apc_bus.rabbit.administration import queue_depth
 from apc_bus.rabbit.connections import Nodes, Timing
-from apc_bus.settings import ArchiveSettings
+from apc_bus.settings import ArchiveSettings, DatabaseSettings
+from apc_bus.settings.database import HOME
 from apc_bus.topology import gate_queue, log_queue
 from apc_cli.connections import CONNECT_PATIENCE
 from apc_cli.doctor.finding import Finding, ok, warning, wrong
-from apc_contracts.text import numbered
+from apc_contracts.text import numbered, some_of
 from apc_log.heads import AnyConnection, read_head
-from apc_log.placement import check_places, read_held_shards, read_open_sessions, split_sessions
+from apc_log.placement import (
+    DatabasePlace,
+    check_places,
+    read_database_places,
+    read_held_shards,
+    read_open_sessions,
+    split_sessions,
+)
 from apc_log.queries.health import (
     count_unstored,
     days_here,
@@ -33,6 +42,7 @@ from apc_log.queries.health import (
 from apc_log.queries.search import read_lag
 from apc_persister.database.guard import read_guard
 from apc_persister.database.migrate import SCHEMA_REVISION, read_additions, read_revision
+from apc_persister.database.several import read_name
 from apc_persister.follower import AHEAD, PROJECTIONS, YOUNG
 from apc_persister.verification import findings
 from apc_persister.verification.log_ends import check_ends, check_registry, count_released_changes
@@ -381,3 +391,64 @@ async def look_at_number(url: str, shards: int) -> list[Finding]:
     if existing == shards:
         return []
     return [wrong(CHECK, f"APC_SHARDS is {shards}, and the broker has the queues of {existing} shards", SET_BACK)]
+
+
+# Checks of the further databases of the log: each answers, knows its name, and has the shards that home says.
+
+DATABASES = "databases"
+MIGRATE_ALL = "run `apc migrate` with APC_DATABASES as a superuser"
+_STATE = "SELECT apc_guard.state_of(shard) = 'here' FROM unnest($1::integer[]) AS shard"
+
+
+async def look_at_databases(pool: asyncpg.Pool, settings: DatabaseSettings, shards: int) -> list[Finding]:
+    """Check the databases of APC_DATABASES, and where home says that the shards are; nothing where there is home alone.
+
+    The user needs the right to read schema apc_guard, as members of apc_reader have.
+    """
+    places = await read_database_places(pool)
+    if not places and not settings.other_urls:
+        return []
+    findings = [*_unnamed(places, settings), *_on_the_way(places)]
+    async with AsyncExitStack() as stack:
+        for name, url in settings.other_urls.items():
+            of_it = [shard for shard in range(shards) if places.get(shard, DatabasePlace()).database == name]
+            try:
+                connection = await connect(url, patience=CONNECT_PATIENCE.total_seconds(), is_reader=True)
+                stack.push_async_callback(connection.close)
+                findings += await _look_at_other(connection, name, of_it)
+            except DATABASE_AWAY as error:
+                has = f"{numbered(len(of_it), 'shard')} {'is' if len(of_it) == 1 else 'are'} in it"
+                fix = "start it, or correct APC_DATABASES"
+                findings.append(wrong(DATABASES, f"{name} does not answer ({first_line(error)}); {has}", fix))
+    return findings or [ok(DATABASES, f"{some_of([HOME, *settings.other_urls])} have the shards that home says")]
+
+
+def _unnamed(places: dict[int, DatabasePlace], settings: DatabaseSettings) -> Iterable[Finding]:
+    for shard, place in places.items():
+        if place.database not in (HOME, *settings.other_urls):
+            said = f"shard {shard} is in {place.database}, which APC_DATABASES does not name"
+            yield wrong(DATABASES, said, "add it there, for every process")
+
+
+def _on_the_way(places: dict[int, DatabasePlace]) -> Iterable[Finding]:
+    for shard, place in places.items():
+        if place.moving_to is not None:
+            said = f"shard {shard} is on its way from {place.database} to {place.moving_to}, and nobody serves it"
+            fix = f"if no command is at it: apc shard move {shard} --database {place.moving_to}"
+            yield warning(DATABASES, said, fix)
+
+
+async def _look_at_other(connection: AnyConnection, name: str, shards: list[int]) -> list[Finding]:
+    revision = await read_revision(connection)
+    if revision != SCHEMA_REVISION:
+        return [wrong(DATABASES, f"{name} has schema {revision}, this release needs {SCHEMA_REVISION}", MIGRATE_ALL)]
+    found = await read_name(connection)
+    if found != name:
+        return [wrong(DATABASES, f"the URL of {name} leads to {found}", "correct APC_DATABASES")]
+    findings = [wrong(DATABASES, f"{name}: {hole}", MIGRATE_ALL) for hole in (await read_guard(connection)).holes]
+    here = [row[0] for row in await connection.fetch(_STATE, shards)]
+    for shard, is_here in zip(shards, here, strict=True):
+        if not is_here:
+            fix = "apc shard place or apc shard move was interrupted: repeat it"
+            findings.append(wrong(DATABASES, f"home says that shard {shard} is in {name}, which refuses it", fix))
+    return findings

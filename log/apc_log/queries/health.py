@@ -254,13 +254,14 @@ async def _counts(pool: asyncpg.Pool, query: str, since: datetime) -> dict[str, 
 
 _SEGMENTS_AHEAD = """
 SELECT shards.shard, count(*) FILTER (WHERE first_seq > next_seq) AS ahead FROM apc_log.shards
-LEFT JOIN apc_log.segments USING (shard) WHERE next_seq > $1 GROUP BY shards.shard ORDER BY shards.shard
+LEFT JOIN apc_log.segments USING (shard) WHERE next_seq > $1 AND moved_to IS NULL
+GROUP BY shards.shard ORDER BY shards.shard
 """
 _UNARCHIVED = """
 SELECT count(*) AS segments, min(full_since) AS since FROM (
     SELECT (SELECT recorded_at FROM apc_log.log_checkpoints AS note
             WHERE note.shard = segment.shard AND tree_size >= last_seq ORDER BY tree_size LIMIT 1) AS full_since
-    FROM apc_log.segments AS segment WHERE state = 'sealed'
+    FROM apc_log.segments AS segment JOIN apc_log.shards USING (shard) WHERE state = 'sealed' AND moved_to IS NULL
 ) AS sealed
 """
 _GROWTH = """

@@ -119,14 +119,16 @@ _COMPARED: Mapping[str, _Compared] = {
 """Table -> its columns, and the query that says from the entries what they must hold (sql/0105_analytics.sql and
 0111_uses.sql)."""
 _DIFFERENCES = """
-WITH stored AS MATERIALIZED (SELECT {columns} FROM apc_log.{table} WHERE {rows}),
-     wanted ({columns}) AS MATERIALIZED ({wanted}),
+WITH stored AS MATERIALIZED (SELECT {columns} FROM apc_log.{table} WHERE {rows} {open}),
+     wanted ({columns}) AS MATERIALIZED (SELECT * FROM ({wanted}) AS one ({columns}) WHERE true {open}),
      extra AS MATERIALIZED (TABLE stored EXCEPT ALL TABLE wanted),
      lacking AS MATERIALIZED (TABLE wanted EXCEPT ALL TABLE stored)
 SELECT to_jsonb(extra)::text AS stored, to_jsonb(lacking)::text AS wanted
 FROM extra FULL JOIN lacking USING ({key}) LIMIT $1
 """
 """A row that differs stands in one line, as it is and as it should be; one of both is null where there is no other."""
+_OPEN = "AND shard NOT IN (SELECT shard FROM apc_log.shards WHERE moved_to IS NOT NULL)"
+"""A shard that moved to another database is counted there, and compared there."""
 _DERIVED_COLUMNS = """
 SELECT shard, coalesce(seq, 1) AS seq FROM apc_log.agent_packets
 WHERE refers_to IS DISTINCT FROM CASE
@@ -196,7 +198,8 @@ async def compare_derived(connection: AnyConnection) -> list[LogFinding]:
     async with connection.transaction(isolation="repeatable_read", readonly=True):
         for table, compared in _COMPARED.items():
             names = [name.strip() for name in compared.columns.split(",")][: compared.key]
-            query = _DIFFERENCES.format(table=table, **compared._asdict() | {"key": ", ".join(names)})
+            known = {"key": ", ".join(names), "open": _OPEN if "shard" in compared.columns.split(", ") else ""}
+            query = _DIFFERENCES.format(table=table, **compared._asdict() | known)
             for row in await _rows(connection, query, table, findings):
                 findings.append(_difference(table, names, row["stored"], row["wanted"]))
         for row in await _rows(connection, _DERIVED_COLUMNS, "agent_packets", findings):

@@ -2,20 +2,25 @@
 
 import asyncio
 import json
+import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from signal import SIGKILL
 from subprocess import CompletedProcess
 
 import pytest
 from tests.integration.conftest import House
 from tests.support.apc_command import ApcCommand
+from tests.support.log import replay_everything
 from tests.support.traffic import ScriptedWorker, make_idea, make_packet, make_start, until
 
 from apc_bus.settings import PersisterSettings
 from apc_contracts import Packet
 from apc_contracts.identity.ids import shard_of
-from apc_log.databases import LogDatabases, open_databases
+from apc_log.placement import LogDatabases, open_databases
 from apc_persister.database.several import place_shard
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.verification.verify import verify_shard
@@ -50,6 +55,7 @@ def apc(house: House, tmp_path: Path, postgres_url: str, east_url: str) -> Apc:
         "APC_DATABASE_URL": postgres_url,
         "APC_DATABASES": json.dumps({"east": east_url}),
         "APC_SHARDS": "2",
+        "APC_LOG_KEY": os.environ["APC_LOG_KEY"],
     }
 
     async def run(*arguments: str, **other: str) -> CompletedProcess[str]:
@@ -58,7 +64,7 @@ def apc(house: House, tmp_path: Path, postgres_url: str, east_url: str) -> Apc:
     return run
 
 
-async def test_shards_are_placed_and_listed_by_commands(house: House, apc: Apc) -> None:
+async def test_shards_are_placed_and_listed_by_commands(house: House, east_url: str, apc: Apc) -> None:
     done = await apc("shard", "place", "1", "--database", "east")
     assert (done.returncode, done.stdout) == (0, "shard 1 is in east, and was in home\n"), done
     assert (await apc("migrate")).stdout == "2 databases have the schema\n"
@@ -67,12 +73,26 @@ async def test_shards_are_placed_and_listed_by_commands(house: House, apc: Apc) 
     for refused, said in ((("0", "east"), "shard 0 stays at home"), (("1", "west"), "APC_DATABASES names home")):
         done = await apc("shard", "place", refused[0], "--database", refused[1])
         assert done.returncode and said in done.stderr and len(done.stderr.splitlines()) == 1, done
+    assert await databases_of(apc) == [("ok", "home, east have the shards that home says")]
+    await house.pool.execute("UPDATE apc_log.shard_places SET moving_to = 'home'")
+    assert await databases_of(apc) == [("warning", "shard 1 is on its way from east to home, and nobody serves it")]
+    await house.pool.execute("UPDATE apc_log.shard_places SET moving_to = NULL")
+    (_, unknown) = await databases_of(apc, APC_DATABASES=json.dumps({"west": east_url}))
+    assert unknown == ("wrong", "the URL of west leads to east")
     away = json.dumps({"east": "postgresql://postgres@127.0.0.1:1/nowhere"})
     (home, east) = json.loads((await apc("shard", "list", "--json", APC_DATABASES=away)).stdout)
     assert (home["state"], east["state"]) == ("without a gate", "away")
     done = await apc("shard", "place", "1", "--database", "home", APC_DATABASES=away)
     assert done.returncode and "database 'east' does not answer" in done.stderr, done
+    (found,) = await databases_of(apc, APC_DATABASES=away)
+    assert found[0] == "wrong" and found[1].startswith("east does not answer") and found[1].endswith("1 shard is in it")
     assert (await apc("shard", "place", "1", "--database", "home")).returncode == 0
+
+
+async def databases_of(apc: Apc, **settings: str) -> list[tuple[str, str]]:
+    """Return what `apc doctor` says of databases."""
+    findings = json.loads((await apc("doctor", "--json", **settings)).stdout)
+    return [(one["status"], one["finding"]) for one in findings if one["check"] == "databases"]
 
 
 def ideas(opening: Packet, session_id: str, count: int = 3) -> list[Packet]:
@@ -115,3 +135,65 @@ async def test_sessions_of_two_databases_go_on_after_a_takeover(house: House, da
         async with pool.acquire() as connection:
             report = await verify_shard(connection, shard, load_signer(PersisterSettings()).trusted(shard)[0])
         assert report.findings == [] and report.size
+
+
+STEPS = ("after_leave", "after_close", "after_copy", "after_open", "after_switch")
+
+
+@pytest.mark.long
+async def test_a_filled_shard_moves_though_each_step_is_killed(
+    house: House, postgres_url: str, east_url: str, apc: Apc
+) -> None:
+    """Packets of one session come before, while and after its shard moves: none is lost or doubled, order is kept."""
+    opening, sent = make_start(SESSIONS[1]), list[Packet]()
+    environment = os.environ | {
+        "APC_AMQP_URL": house.settings.amqp_url.get_secret_value() if house.settings.amqp_url else "",
+        "APC_DATABASE_URL": postgres_url,
+        "APC_DATABASES": json.dumps({"east": east_url}),
+        "APC_SHARDS": "2",
+    }
+
+    async def send() -> None:
+        packets = ideas(opening, SESSIONS[1])
+        await house.agents.publish(*packets)
+        sent.extend(packets)
+
+    async def move_until(step: str) -> int:
+        command = [sys.executable, "-m", "apc_cli", "shard", "move", "1", "--database", "east"]
+        running = await asyncio.create_subprocess_exec(*command, env=environment | {"APC_CRASH_AT": f"move.{step}"})
+        return await running.wait()
+
+    async with AsyncExitStack() as stack:
+        databases = await stack.enter_async_context(open_databases(house.pool, {"east": east_url}, max_size=8))
+        east = databases.pools["east"]
+        house = replace(house, databases=databases)
+        await stack.enter_async_context(house.persister())
+        gate, _ = await stack.enter_async_context(house.gate())
+        await house.agents.register()
+        for agent in house.agents.cast:
+            await stack.enter_async_context(ScriptedWorker(house.agents.bus, agent).working())
+        await house.agents.publish(opening)
+        await send()
+        await until(house.is_logged(opening.packet_id, *(packet.packet_id for packet in sent)))
+        for step in STEPS:
+            assert (await asyncio.gather(move_until(step), send()))[0] == -SIGKILL
+        done = await apc("shard", "move", "1", "--database", "east")
+        assert (done.returncode, done.stdout) == (0, "shard 1 is in east\n"), done
+        await send()
+        await until(replace(house, pool=east).is_logged(*(packet.packet_id for packet in sent)))
+        row = json.loads((await apc("shard", "list", "--json")).stdout)[1]
+        assert (row["database"], row["state"], row["epoch"]) == ("east", "served", 2)
+        assert gate.is_ready
+
+        async def is_quiet() -> bool:
+            return bool(await east.fetchval(OPEN, 1))
+
+        await until(is_quiet)
+        assert [row[0] for row in await east.fetch(ORDER, SESSIONS[1])] == [packet.packet_id for packet in sent]
+        assert await east.fetchval("SELECT count(*) FROM apc_log.packet_conflicts") == 0
+        async with east.acquire() as connection:
+            report = await verify_shard(connection, 1, load_signer(PersisterSettings()).trusted(1)[0])
+        assert report.findings == []
+        done = await apc("shard", "move", "1", "--database", "home")
+        assert done.returncode and "shard 1 was in home before" in done.stderr, done
+        await replay_everything(east)

@@ -26,7 +26,7 @@ from apc_contracts.contract.contract import load_contract
 from apc_contracts.payloads.by_type import DecisionPayload, MetricSet, Thresholds
 from apc_contracts.protocol.effectiveness import EvalTally, read_decision
 from apc_contracts.vocabulary import TransferMode
-from apc_log.databases import LogDatabases
+from apc_log.placement import LogDatabases
 from apc_log.queries import list_protocols
 from apc_orchestrator.gate import OtherShards, load_protocols
 

@@ -12,9 +12,9 @@ from tests.support.log import ScriptedGate, disable_guards, packet_entry, until
 from apc_bus.in_memory import InMemoryBroker
 from apc_bus.settings import PersisterSettings
 from apc_bus.topology import build_topology, log_queue
-from apc_log.databases import LogDatabases, open_databases
 from apc_log.heads import read_ends
 from apc_log.offline_verifier import PublicKey
+from apc_log.placement import LogDatabases, open_databases
 from apc_persister.database.guard import read_guard
 from apc_persister.database.migrate import migrate_all
 from apc_persister.database.several import name_database, place_shard, read_name, read_place

@@ -81,28 +81,28 @@ class ArchivedLog:
         return replace(self, folder=folder)
 
 
-async def write_segments(url: str) -> tuple[str, PublicKey, tuple[Checkpoint, ...]]:
+async def write_segments(url: str, shard: int = 0) -> tuple[str, PublicKey, tuple[Checkpoint, ...]]:
     """Fill an empty database with two segments and a little more; return the log's name, key and checkpoints."""
     pool = await open_pool(url, max_size=2)
     connection = await take_connection(pool, timedelta(seconds=60))
     signer = load_signer(PersisterSettings())
-    tree = TreeSigner(0, signer)
+    tree = TreeSigner(shard, signer)
 
     async def write(body: bytes, kind: str) -> None:
-        received = read_message(0, Delivery(Message(body, message_id="load", type=kind), 1, "0", False))
-        await commit(connection, 0, [received], tree)
+        received = read_message(shard, Delivery(Message(body, message_id="load", type=kind), 1, "0", False))
+        await commit(connection, shard, [received], tree)
 
-    await write(encode(EpochOpen(LOG_BATCH_VERSION, 0, uuid4())), EPOCH_OPEN_TYPE)
+    await write(encode(EpochOpen(LOG_BATCH_VERSION, shard, uuid4())), EPOCH_OPEN_TYPE)
     for number in count():
         entries = list(_spoken(number)) if number % _SPOKEN == 0 else list(_cheap(number))
-        batch = LogBatch(LOG_BATCH_VERSION, 0, 1, number + 1, datetime.now(UTC), entries, [])
+        batch = LogBatch(LOG_BATCH_VERSION, shard, 1, number + 1, datetime.now(UTC), entries, [])
         await write(encode(batch), LOG_BATCH_TYPE)
         if await connection.fetchval("SELECT max(tree_size) FROM apc_log.log_edges") > SEGMENTS * BLOCK:
             break
     notes = await pool.fetch("SELECT note FROM apc_log.log_checkpoints ORDER BY tree_size")
     await drop_connection(pool, connection)
     await pool.close()
-    key = signer.public_key(0)
+    key = signer.public_key(shard)
     held = tuple(parse_note(row["note"]).check(key) for row in notes)
     return key.name.rpartition("/")[0], key, held
 

@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -26,6 +26,7 @@ from apc_log.cold import open_cold, prove_cold
 from apc_log.cold_verification import ColdReport, verify_cold
 from apc_log.heads import AnyConnection, read_tree_sizes
 from apc_log.offline_verifier import CheckFailed, Checkpoint, PublicKey, keys_of, parse_note, split_notes
+from apc_persister.database.several import read_away
 from apc_persister.errors import LogKeyMissing
 from apc_persister.evidence.checkpoint import Signer, load_signer
 from apc_persister.evidence.export import folder_of, name_of
@@ -138,8 +139,9 @@ async def verify_log(
     outside = read_checkpoint_files(files, trusted) if files else read_exported(trusted)
     reports: list[Report] = []
     async with open_log_with_url() as (pool, url), pool.acquire() as connection, AsyncExitStack() as stack:
-        shards = sorted({*await list_shards(connection), *outside})
         sizes = await read_tree_sizes(connection)
+        outside = await _of_this_database(connection, outside, sizes)
+        shards = sorted({*await list_shards(connection), *outside})
         left = {shard: max(0, sizes.get(shard, 0) - first + 1) for shard in shards}
         if processes is None:
             processes = max(1, len(os.sched_getaffinity(0)) // 2) if sum(left.values()) >= LONG_LOG else 1
@@ -162,6 +164,21 @@ async def verify_log(
     if not reports:
         echo("the log is empty", file=sys.stderr)
     return not any(report.findings for report in reports)
+
+
+async def _of_this_database(
+    connection: AnyConnection, outside: ExportedCheckpoints, sizes: Mapping[int, int]
+) -> ExportedCheckpoints:
+    """Leave out what another database has to prove: shards that are there, and what they have logged there since."""
+    away = await read_away(connection, outside)
+    if away:
+        where = f"{numbered(len(away), 'shard')} with checkpoints, such as {min(away)}, in another database"
+        echo(f"not compared here: {where}: verify it with its URL as APC_DATABASE_URL", file=sys.stderr)
+    kept = {
+        shard: held if shard not in away else [one for one in held if one.size <= sizes.get(shard, 0)]
+        for shard, held in outside.items()
+    }
+    return {shard: held for shard, held in kept.items() if held or shard not in away}
 
 
 async def _compare_stayed(connection: AnyConnection, reports: Sequence[Report]) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
@@ -17,7 +18,7 @@ from apc_bus.telemetry import get_logger
 from apc_log.heads import AnyConnection
 from apc_persister.database.guard import harden, is_superuser, read_guard, warn_of_guard
 from apc_persister.database.logins import complete_logins
-from apc_persister.database.several import name_database
+from apc_persister.database.several import after_switch, name_database
 from apc_persister.errors import SchemaRetired, SchemaUnknown
 
 if TYPE_CHECKING:
@@ -117,13 +118,15 @@ async def migrate_all(home: str, others: Mapping[str, str]) -> None:
         DatabaseMisnamed: a URL leads to another database, or to one that holds another log.
         SchemaUnknown, SchemaRetired, OSError, asyncpg.PostgresError: as `migrate`.
     """
-    for name, url in {HOME: home, **others}.items():
-        await migrate(url)
-        connection = await connect(url)
-        try:
-            await name_database(connection, name)
-        finally:
-            await connection.close()
+    async with AsyncExitStack() as stack:
+        databases: dict[str, asyncpg.Connection] = {}
+        for name, url in {HOME: home, **others}.items():
+            await migrate(url)
+            databases[name] = await connect(url)
+            stack.push_async_callback(databases[name].close)
+            await name_database(databases[name], name)
+        if others:
+            await after_switch(databases, others)
 
 
 async def _rename_joined(url: str) -> str:

@@ -5,8 +5,8 @@ refuses a shard that is not its own, so that a step which is missing stops the l
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from time import monotonic
 
 import asyncpg
@@ -32,6 +32,7 @@ ON CONFLICT (shard) DO UPDATE SET database = excluded.database, moving_to = NULL
                                   moved_by = excluded.moved_by
 """
 _PLACE_OF = "SELECT coalesce(database, 'home') AS database, moving_to FROM apc_log.shard_places WHERE shard = $1"
+_AWAY = "SELECT shard FROM unnest($1::integer[]) AS shard WHERE apc_guard.state_of(shard) <> 'here'"
 _HERE = "SELECT shard FROM apc_guard.shards_here WHERE state = 'here'"
 
 log = get_logger(__name__)
@@ -51,6 +52,11 @@ async def check_name(connection: AnyConnection, name: str) -> None:
     found = await read_name(connection)
     if found != name:
         raise DatabaseMisnamed(name, found)
+
+
+async def read_away(connection: AnyConnection, shards: Collection[int]) -> set[int]:
+    """Return those of these shards that a database does not have, or no more."""
+    return {row[0] for row in await connection.fetch(_AWAY, sorted(shards))}
 
 
 async def name_database(connection: AnyConnection, name: str) -> None:
@@ -74,8 +80,8 @@ async def read_place(home: AnyConnection, shard: int) -> tuple[str, str | None]:
     return (HOME, None) if row is None else (row["database"], row["moving_to"])
 
 
-async def place_shard(databases: Databases, shard: int, name: str) -> str:
-    """Place a shard without entries in a database; return the one that had it.
+async def place_shard(databases: Databases, shard: int, name: str, urls: Mapping[str, str] | None = None) -> str:
+    """Place a shard without entries in a database; return the one that had it. `urls` as `after_switch`.
 
     Raises:
         MoveImpossible: it has entries, or is on its way to another database.
@@ -96,7 +102,7 @@ async def place_shard(databases: Databases, shard: int, name: str) -> str:
             ) from error
     await switch_place(databases, shard, name)
     log.info("shard_placed", shard=shard, database=name, before=before)
-    await after_switch(databases)
+    await after_switch(databases, urls or {})
     return before
 
 
@@ -105,9 +111,14 @@ async def switch_place(databases: Databases, shard: int, name: str) -> None:
     await databases[HOME].execute(_SWITCH, shard, name)
 
 
-async def after_switch(databases: Databases) -> None:
-    """Let the readers of home see the shards where they are now: called after each change of a place."""
-    log.debug("shards_away", shards=await shards_away(databases))
+async def after_switch(databases: Databases, urls: Mapping[str, str]) -> None:
+    """Let the readers of home see the shards where they are now: called after each change of a place and migration.
+
+    Args:
+        databases: connections of the owner.
+        urls: name -> URL of each database beside home; none = readers read home alone.
+    """
+    log.debug("shards_away", shards=await shards_away(databases), databases=sorted(urls))
 
 
 async def shards_away(databases: Databases) -> dict[int, str]:
@@ -208,6 +219,7 @@ class Move:
         target: the database that it goes to.
         keys: those that may have signed its checkpoints, the newest first.
         patience: seconds in which log writers take the last entry in.
+        urls: as `after_switch`.
     """
 
     databases: Databases
@@ -215,6 +227,7 @@ class Move:
     target: str
     keys: tuple[PublicKey, ...]
     patience: float = 60.0
+    urls: Mapping[str, str] = field(default_factory=dict)
 
     async def run(self, drained: Drained) -> str:
         """Move it, or go on with a move that was interrupted; return the database that had it.
@@ -328,7 +341,7 @@ class Move:
         for name, connection in self.databases.items():
             if name != self.target and await connection.fetchval(_LEFT, self.shard):
                 await connection.execute(_FORGET, self.shard)
-        await after_switch(self.databases)
+        await after_switch(self.databases, self.urls)
 
 
 async def _pipe(old: AnyConnection, new: AnyConnection, query: str, target: str) -> None:

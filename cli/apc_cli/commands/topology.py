@@ -180,7 +180,7 @@ async def place(
     """Place a shard without entries in a database, as its owner. Repeat it when it was interrupted."""
     _settings_of(shard)
     async with _owned_databases(database) as databases:
-        before = await several.place_shard(databases, shard, database)
+        before = await several.place_shard(databases, shard, database, DatabaseSettings().other_urls)
     echo(f"shard {shard} is in {database}" + ("" if before == database else f", and was in {before}"))
 
 
@@ -242,10 +242,10 @@ async def move(
         return await _move_log(shard, database, key or (), patience)
     assert to is not None
     began = monotonic()
-    async with open_log() as pool:
-        before = (await read_held_shards(pool)).get(shard)
+    async with open_log() as pool, open_databases(pool, DatabaseSettings().other_urls, max_size=1) as databases:
+        before = (await _held_shards(databases))[0].get(shard)
         await _place(pool, shard, to)
-        found = await _until_taken(pool, shard, to, patience)
+        found = await _until_taken(databases, shard, to, patience)
     done = {"shard": shard, "orchestrator": to, "epoch": found.epoch, "from": before and before.orchestrator}
     if as_json:
         print_json(done | {"seconds": round(monotonic() - began, 3)})
@@ -257,13 +257,11 @@ async def move(
 
 async def _move_log(shard: int, database: str, keys: Sequence[str], patience: float) -> None:
     from apc_cli.commands.log_verification import TrustedKeys  # loads the archive
-    from apc_persister.database.several import Move
 
     began, trusted = monotonic(), tuple(TrustedKeys(keys).all_of(shard))
     async with _owned_databases(database) as databases, open_bus(BusSettings()) as bus:
-        before = await Move(databases, shard, database, trusted, patience).run(
-            lambda: _until_left(bus, shard, patience)
-        )
+        move = several.Move(databases, shard, database, trusted, patience, DatabaseSettings().other_urls)
+        before = await move.run(lambda: _until_left(bus, shard, patience))
     if before == database:
         echo(f"shard {shard} is in {database}")
     else:
@@ -377,10 +375,10 @@ async def _place(pool: asyncpg.Pool, shard: int, taker: str | None) -> None:
         ) from error
 
 
-async def _until_taken(pool: asyncpg.Pool, shard: int, taker: str, seconds: float) -> HeldShard:
+async def _until_taken(databases: LogDatabases, shard: int, taker: str, seconds: float) -> HeldShard:
     until = monotonic() + seconds
     while True:
-        held = (await read_held_shards(pool)).get(shard)
+        held = (await _held_shards(databases))[0].get(shard)
         if held is not None and held.orchestrator == taker:
             return held
         if monotonic() >= until:

@@ -17,6 +17,7 @@ from tests.support.servers import (
     PostgresServer,
     PrivateNode,
     RabbitServer,
+    local_postgres,
     postgres_choice,
     rabbit_choice,
     start_given_postgres,
@@ -93,6 +94,25 @@ def postgres_server() -> Iterator[PostgresServer]:
         await server.prepare(migrate)
         return server
 
+    server = asyncio.run(prepare())
+    yield server
+    asyncio.run(server.close())
+
+
+@pytest.fixture(scope="session")
+def fdw_server(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
+    """A Postgres with the extension postgres_fdw: this run's, or the machine's: the embedded one has it not."""
+    from apc_persister.database.migrate import migrate
+
+    async def prepare() -> PostgresServer:
+        server = await local_postgres()
+        assert server is not None, "reading over several databases needs a PostgreSQL with postgres_fdw on this machine"
+        await server.prepare(migrate)
+        return server
+
+    if asyncio.run(postgres_server.offers("postgres_fdw")):
+        yield postgres_server
+        return
     server = asyncio.run(prepare())
     yield server
     asyncio.run(server.close())

@@ -1,7 +1,8 @@
 """Postgres: pools and connections that follow the primary, and the check of its durability."""
 
 import asyncio
-from collections.abc import Generator, Mapping
+import re
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -11,7 +12,7 @@ import asyncpg
 from asyncpg.pool import PoolAcquireContext, PoolConnectionProxy
 
 from apc_bus.concurrency import Backoff
-from apc_bus.errors import DatabaseNotDurable, DatabaseUnavailable, PoolerUnsuitable, StatementTooSlow
+from apc_bus.errors import DatabaseNotDurable, DatabasePartAway, DatabaseUnavailable, PoolerUnsuitable, StatementTooSlow
 from apc_bus.telemetry import get_logger, quiet_libraries
 from apc_bus.tls import tls_problem
 
@@ -28,6 +29,7 @@ _AWAY = (
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,  # a connection that dies between two steps of a transaction (seen in a soak)
     PoolerUnsuitable,
+    DatabasePartAway,
 )
 _WRONG = (ValueError, asyncpg.UnsupportedClientFeatureError)
 """What the library refuses by itself: an argument that does not fit, a feature that it does not have."""
@@ -213,6 +215,68 @@ def _servers(url: str) -> list[str]:
     ]
 
 
+# Reading the log of several databases as one: schema apc_joined of the home database stands for the log's own.
+
+Parts = Mapping[str, Sequence[int]]
+"""Name of each other database of the log -> the shards that it has."""
+_OF_LOG = re.compile(r"\bapc_(?:log|keys)\.")
+_SERVER = re.compile(r'could not connect to server "apc_away_(\w+)"')
+_FROM_AWAY = "remote SQL command: "
+
+
+class JoinedConnection(asyncpg.Connection):
+    """A connection whose statements about the log are about all databases of it (persister: database/joined.py)."""
+
+    async def execute(self, query: str, *args: Any, **options: Any) -> str:
+        """Execute as asyncpg does."""
+        return str(await super().execute(joined(query), *args, **options))
+
+    async def fetch(self, query: str, *args: Any, **options: Any) -> Any:
+        """Fetch as asyncpg does."""
+        return await super().fetch(joined(query), *args, **options)
+
+    async def fetchrow(self, query: str, *args: Any, **options: Any) -> Any:
+        """Fetch a row as asyncpg does."""
+        return await super().fetchrow(joined(query), *args, **options)
+
+    async def fetchval(self, query: str, *args: Any, **options: Any) -> Any:
+        """Fetch a value as asyncpg does."""
+        return await super().fetchval(joined(query), *args, **options)
+
+    async def prepare(self, query: str, **options: Any) -> Any:
+        """Prepare as asyncpg does."""
+        return await super().prepare(joined(query), **options)
+
+    def cursor(self, query: str, *args: Any, **options: Any) -> Any:
+        """Return a cursor as asyncpg does."""
+        return super().cursor(joined(query), *args, **options)
+
+
+def joined(statement: str) -> str:
+    """Return a statement about the log of one database as one about the log of all.
+
+    >>> joined("SELECT apc_log.end_of(session_id) FROM apc_log.sessions")
+    'SELECT apc_joined.end_of(session_id) FROM apc_joined.sessions'
+    """
+    return _OF_LOG.sub("apc_joined.", statement)
+
+
+def part_away(error: BaseException, parts: Parts) -> DatabasePartAway | None:
+    """Return the error of another database that is away; None for every other error of the home database."""
+    if not isinstance(error, asyncpg.PostgresError) or not is_away(error):
+        return None
+    named = _SERVER.search(str(error))
+    if named is not None:
+        names = [named[1]]
+    elif str(getattr(error, "context", None) or "").startswith(_FROM_AWAY):
+        names = sorted(parts)  # which of them it was is not told
+    else:
+        return None
+    shards = sorted(shard for name in names for shard in parts.get(name, ()))
+    detail = getattr(error, "detail", None)
+    return DatabasePartAway(names, shards, first_line(error) if detail is None else str(detail).splitlines()[0])
+
+
 # Pools of connections to Postgres: JSON as text, and how they behave while the database is away.
 
 _FIRST_PAUSE_SECONDS = 0.1
@@ -233,10 +297,19 @@ class PostgresPool(asyncpg.Pool):
     """
 
     def __init__(
-        self, url: str, *, min_size: int, max_size: int, command_timeout: float, server_settings: Mapping[str, str]
+        self,
+        url: str,
+        *,
+        min_size: int,
+        max_size: int,
+        command_timeout: float,
+        server_settings: Mapping[str, str],
+        parts: Parts | None = None,
     ) -> None:
-        """Prepare the pool; awaiting it connects. The `server_settings` hold for every connection."""
+        """Prepare the pool; awaiting it connects. The `server_settings` hold for every connection; `parts` as
+        `open_pool`."""
         self._url = url
+        self._parts = parts or {}
         self._settings = settings_sql({**_SETTINGS, **server_settings})
         self._problem: str | None = None
         self._is_full = False
@@ -250,7 +323,7 @@ class PostgresPool(asyncpg.Pool):
             reset=self._reset_settings,
             max_queries=50_000,
             max_inactive_connection_lifetime=300.0,
-            connection_class=asyncpg.Connection,
+            connection_class=asyncpg.Connection if parts is None else JoinedConnection,
             record_class=asyncpg.Record,
             loop=asyncio.get_running_loop(),
             command_timeout=command_timeout,
@@ -270,6 +343,9 @@ class PostgresPool(asyncpg.Pool):
 
     async def note(self, error: BaseException) -> BaseException:
         """Leave the server if the error says that it is away; return the error, in clear words where it has none."""
+        part = part_away(error, self._parts) if self._parts else None
+        if part is not None:
+            return part  # the home database has answered
         clear = in_clear_words(error)
         if not is_away(clear) or self.is_closing():
             return clear
@@ -408,7 +484,7 @@ class _Acquired(PoolAcquireContext):
         elif isinstance(error, OSError) and not _is_over(connection):
             return error  # of the work that was done with the connection, such as a file's
         clear = await self._pool.note(error)
-        if is_away(error):
+        if is_away(error) and not isinstance(clear, DatabasePartAway):
             with suppress(asyncpg.InterfaceError):  # it is gone
                 connection.terminate()  # a server that is frozen would never answer to a goodbye
         return clear
@@ -461,11 +537,13 @@ async def open_pool(
     wait: timedelta = timedelta(seconds=10),
     command_timeout: timedelta = timedelta(seconds=60),
     server_settings: Mapping[str, str] | None = None,
+    parts: Parts | None = None,
 ) -> asyncpg.Pool:
     """Return a pool whose connections read and write json and jsonb as text; retries with back-off for `wait`.
 
     Args:
         server_settings: Postgres parameters of every connection, such as `role` and `statement_timeout`.
+        parts: the other databases of the log, which is then read over all of them; None = of this database alone.
 
     Raises:
         DatabaseUnavailable: no answer in time, a read-only server, a pooler that loses statements, or the server
@@ -483,6 +561,7 @@ async def open_pool(
                 max_size=max_size,
                 server_settings=server_settings or {},
                 command_timeout=command_timeout.total_seconds(),
+                parts=parts,
             )
         except DatabaseUnavailable:
             raise

@@ -23,6 +23,7 @@ ApcError
       ArtifactTooLarge    more bytes than the store takes
     DatabaseUnavailable   Postgres does not answer, or refuses the credentials
       PoolerUnsuitable    a connection pooler in between loses prepared statements: transaction or statement mode
+      DatabasePartAway    of several databases of the log one is away: DATABASE_AWAY
     StatementTooSlow      a statement took longer than it may; the server answers
     DatabaseNotDurable    committed rows may be lost: fsync, full_page_writes or synchronous_commit off
     TaskEnded             a task that runs until it is told to stop has ended without that
@@ -30,7 +31,10 @@ ApcError
   TracingUnavailable      traces are to be exported, and the extra `otel` is not installed
 """
 
+from collections.abc import Sequence
+
 from apc_contracts.errors import ApcError
+from apc_contracts.text import some_of
 
 
 class BusError(ApcError):
@@ -145,6 +149,21 @@ class PoolerUnsuitable(DatabaseUnavailable):
 
     def __init__(self, shown_by: str = "") -> None:
         super().__init__(f"{self.fault}: {self.remedy}{f' ({shown_by})' if shown_by else ''}")
+
+
+class DatabasePartAway(DatabaseUnavailable):
+    """Of several databases of the log one does not answer: a reading that needs its shards is an error."""
+
+    def __init__(self, names: Sequence[str], shards: Sequence[int], reason: str) -> None:
+        """Name the database, or those of which it is one, and the shards there."""
+        which = " or ".join(names)
+        held = f"shard {some_of([str(one) for one in shards])}" if shards else "no shard"
+        super().__init__(
+            f"part of the log is away: database {which}, which has {held}, does not answer ({reason}). Start it, or "
+            "read sessions of other shards"
+        )
+        self.names = tuple(names)
+        self.shards = tuple(shards)
 
 
 class StatementTooSlow(BusError, TimeoutError):

@@ -8,6 +8,7 @@ ApcError
       ArchiveUnavailable  a segment, or an object of it, cannot be read: ARCHIVE_UNAVAILABLE
       ArchiveDiffers      an object is not the one that was archived
       ArchiveTooLarge     more of it fits than is read for one search
+    DatabasesUnjoinable   the databases of the log cannot be read as one
   BodyUnreadable          an encrypted body and the available keys do not fit
   SearchUnusable          there is nothing to search for, or too much
 """
@@ -38,6 +39,10 @@ class BodyUnreadable(ApcError):
 
 class SearchUnusable(ApcError):
     """What is asked cannot be searched for."""
+
+
+class DatabasesUnjoinable(LogError):
+    """The databases of the log cannot be read as one."""
 
 
 class ArchiveError(LogError):

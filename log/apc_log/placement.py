@@ -2,13 +2,13 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 import asyncpg
 
-from apc_bus.database import DATABASE_AWAY, open_pool
+from apc_bus.database import DATABASE_AWAY, connect, open_pool
 from apc_bus.errors import ShardsDiffer
 from apc_bus.settings.database import HOME
 from apc_contracts.identity.ids import NUMBERS_OF_SHARDS, shard_of
@@ -207,7 +207,7 @@ class DatabasePlace:
     """The database that it is on its way to: then no orchestrator takes the shard."""
 
 
-async def read_database_places(home: asyncpg.Pool) -> dict[int, DatabasePlace]:
+async def read_database_places(home: asyncpg.Pool | asyncpg.Connection) -> dict[int, DatabasePlace]:
     """Return the place of each shard that is not at home, or about to leave it."""
     return {
         row["shard"]: DatabasePlace(row["database"] or HOME, row["moving_to"]) for row in await home.fetch(_DATABASES)
@@ -283,3 +283,55 @@ async def open_databases(home: asyncpg.Pool, urls: Mapping[str, str], **options:
             others[name] = await open_pool(url, min_size=0, **options)
             stack.push_async_callback(others[name].close)
         yield LogDatabases(home, others)
+
+
+@dataclass(frozen=True, slots=True)
+class Databases:
+    """The databases of a log.
+
+    Args:
+        home: the URL of the home database.
+        others: name -> URL of each other one.
+        away: shard -> name of the database that has it; the home database has the others.
+    """
+
+    home: str
+    others: Mapping[str, str] = field(default_factory=dict)
+    away: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> Mapping[str, Sequence[int]] | None:
+        """The other databases with their shards, as `open_pool` takes them; None when home is the only one."""
+        if not self.others:
+            return None
+        return {name: [shard for shard, at in sorted(self.away.items()) if at == name] for name in sorted(self.others)}
+
+    def name_of(self, shard: int) -> str:
+        """Return the name of the database that has a shard."""
+        return self.away.get(shard, HOME)
+
+    def url_of(self, shard: int) -> str:
+        """Return the URL of the database that has a shard, for what proves, archives or writes it.
+
+        Raises LookupError when the shard is in a database that APC_DATABASES does not name.
+        """
+        name = self.name_of(shard)
+        if name != HOME and name not in self.others:
+            raise LookupError(f"shard {shard} is in database {name!r}: name it in APC_DATABASES")
+        return self.home if name == HOME else self.others[name]
+
+
+async def read_databases(home: str, others: Mapping[str, str]) -> Databases:
+    """Return the databases of a log; the home one is asked where the shards are, if there are others.
+
+    Raises OSError or the errors of asyncpg when the home database is away.
+    """
+    if not others:
+        return Databases(home)
+    connection = await connect(home, is_reader=True)
+    try:
+        places = await read_database_places(connection)
+        away = {shard: place.database for shard, place in places.items() if place.database != HOME}
+        return Databases(home, others, away)
+    finally:
+        await connection.close()

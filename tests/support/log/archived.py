@@ -94,7 +94,7 @@ async def write_segments(url: str, shard: int = 0) -> tuple[str, PublicKey, tupl
 
     await write(encode(EpochOpen(LOG_BATCH_VERSION, shard, uuid4())), EPOCH_OPEN_TYPE)
     for number in count():
-        entries = list(_spoken(number)) if number % _SPOKEN == 0 else list(_cheap(number))
+        entries = list(spoken_entries(number)) if number % _SPOKEN == 0 else list(_cheap(number))
         batch = LogBatch(LOG_BATCH_VERSION, shard, 1, number + 1, datetime.now(UTC), entries, [])
         await write(encode(batch), LOG_BATCH_TYPE)
         if await connection.fetchval("SELECT max(tree_size) FROM apc_log.log_edges") > SEGMENTS * BLOCK:
@@ -122,7 +122,7 @@ async def archive_log(url: str, folder: Path) -> ArchivedLog:
     return replace(log, manifests=tuple(manifests))
 
 
-def _spoken(number: int) -> Iterator[Entry]:
+def spoken_entries(number: int) -> Iterator[Entry]:
     """Packets of all fates, with what follows from them, and the registry's changes."""
     above: PacketEntry | None = None
     for place in range(_BATCH // 10):

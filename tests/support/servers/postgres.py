@@ -37,6 +37,7 @@ BEGIN
     END LOOP;
 END $$
 """
+_OFFERED = "SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = $1)"
 _OUR_ROLES = "SELECT rolname FROM pg_roles WHERE shobj_description(oid, 'pg_authid') = $1"
 # Its first start listens on no address: it only makes the database.
 _READY = r"listening on IPv4 address[\s\S]*ready to accept connections"
@@ -91,9 +92,21 @@ class PostgresServer:
 
         Its files are copied: block by block through the WAL it takes three times as long, and dropping it as well.
         """
+        return await self.copy(self._template)
+
+    async def copy(self, database: str) -> str:
+        """Make a copy of a database to which nobody is connected; returns its name."""
         name = f"apc_test_{secrets.token_hex(6)}"
-        await self._execute(f'CREATE DATABASE "{name}" TEMPLATE "{self._template}" STRATEGY FILE_COPY')
+        await self._execute(f'CREATE DATABASE "{name}" TEMPLATE "{database}" STRATEGY FILE_COPY')
         return name
+
+    async def offers(self, extension: str) -> bool:
+        """Return whether databases of this server can have an extension."""
+        connection = await asyncpg.connect(self._url)
+        try:
+            return bool(await connection.fetchval(_OFFERED, extension))
+        finally:
+            await connection.close()
 
     async def drop(self, name: str) -> None:
         """Drop a database, no matter who is still connected."""

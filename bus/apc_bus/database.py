@@ -219,7 +219,7 @@ def _servers(url: str) -> list[str]:
 
 Parts = Mapping[str, Sequence[int]]
 """Name of each other database of the log -> the shards that it has."""
-_OF_LOG = re.compile(r"\bapc_(?:log|keys)\.")
+_OF_LOG = re.compile(r"\bapc_(?:log|keys)\.(?!place_shard\b)")  # which shards are where is written at home
 _SERVER = re.compile(r'could not connect to server "apc_away_(\w+)"')
 _FROM_AWAY = "remote SQL command: "
 

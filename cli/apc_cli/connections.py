@@ -16,13 +16,14 @@ from urllib.parse import unquote, urlsplit
 
 import asyncpg
 
-from apc_bus.database import DATABASE_AWAY, first_line, open_pool
+from apc_bus.database import DATABASE_AWAY, Parts, first_line, open_pool
+from apc_bus.errors import DatabasePartAway, DatabaseUnavailable
 from apc_bus.port import ActPublisher, Bus
 from apc_bus.settings import ArchiveSettings, BusSettings, ConsoleSettings, DatabaseSettings
 from apc_bus.topology import AgentQueues, Topology
 from apc_cli.errors import InputUnusable, ServiceAway
 from apc_log.heads import holds_log
-from apc_log.placement import objection_to, read_open_sessions
+from apc_log.placement import HOME, Databases, objection_to, other_urls, read_databases, read_open_sessions
 from apc_log.registry import read_registry, registered_agents
 
 if TYPE_CHECKING:
@@ -71,13 +72,57 @@ async def database_url(bus: BusSettings, database: DatabaseSettings) -> AsyncIte
 
 
 @asynccontextmanager
-async def open_log(longest: timedelta = timedelta(seconds=60)) -> AsyncIterator[asyncpg.Pool]:
-    """Yield a pool on the database of the log, for commands that read it; a statement may take the `longest` time.
+async def open_log(
+    longest: timedelta = timedelta(seconds=60), *, is_home_alone: bool = False
+) -> AsyncIterator[asyncpg.Pool]:
+    """Yield a pool on the database of the log, for commands that read it; with APC_DATABASES on all of them.
+
+    Args:
+        longest: what a statement may take.
+        is_home_alone: on the home database, for what writes there, or works on one shard.
 
     Raises InputUnusable, DatabaseUnavailable.
     """
-    async with open_log_with_url(longest) as (pool, _):
+    async with open_log_with_url(longest, is_home_alone=is_home_alone) as (pool, _):
         yield pool
+
+
+@asynccontextmanager
+async def open_shard(shard: int) -> AsyncIterator[asyncpg.Pool]:
+    """Yield a pool on the database that has a shard: proofs and other work on one shard are not done over another one.
+
+    Raises InputUnusable, DatabaseUnavailable; ServiceAway names a database that is away.
+    """
+    settings = DatabaseSettings()
+    async with database_url(BusSettings(), settings) as home:
+        databases = await find_databases(home)
+        async with open_database(databases, databases.name_of(shard)) as (pool, _):
+            yield pool
+
+
+@asynccontextmanager
+async def open_database(databases: Databases, name: str) -> AsyncIterator[tuple[asyncpg.Pool, str]]:
+    """Yield a pool on one database of the log, and its URL. Raises InputUnusable, ServiceAway."""
+    shards = [shard for shard, at in sorted(databases.away.items()) if at == name]
+    try:
+        url = databases.url_of(shards[0]) if shards else {HOME: databases.home, **databases.others}[name]
+    except LookupError as error:
+        raise InputUnusable(str(error.args[0])) from error
+    try:
+        async with _log_at(url) as pool:
+            yield pool, url
+    except (ServiceAway, DatabaseUnavailable) as error:
+        if name == HOME:
+            raise
+        raise ServiceAway(str(DatabasePartAway([name], shards, first_line(error)))) from error
+
+
+async def find_databases(url: str) -> Databases:
+    """Return the databases of the log whose home this URL names. Raises DatabaseUnavailable when it is away."""
+    try:
+        return await read_databases(url, other_urls(DatabaseSettings()))
+    except DATABASE_AWAY as error:
+        raise DatabaseUnavailable(f"Postgres does not answer ({first_line(error)})") from error
 
 
 async def require_agent(pool: asyncpg.Pool, agent_id: str | None) -> None:
@@ -87,24 +132,41 @@ async def require_agent(pool: asyncpg.Pool, agent_id: str | None) -> None:
 
 
 @asynccontextmanager
-async def open_log_with_url(longest: timedelta = timedelta(seconds=60)) -> AsyncIterator[tuple[asyncpg.Pool, str]]:
+async def open_log_with_url(
+    longest: timedelta = timedelta(seconds=60), *, is_home_alone: bool = True
+) -> AsyncIterator[tuple[asyncpg.Pool, str]]:
     """Yield the pool of `open_log`, and the database URL for helper processes."""
     settings = DatabaseSettings()
     async with database_url(BusSettings(), settings) as url:
-        pool = await open_pool(url, max_size=2, wait=PATIENCE, command_timeout=longest)
-        try:
-            if not await holds_log(pool):
-                raise InputUnusable("this database holds no log: run `apc migrate`")
-            archive = ArchiveSettings()
-            if archive.archive_url is not None:
-                from apc_log.thawing import read_archive  # loads an object store
-
-                read_archive(pool, archive)
+        parts = None if is_home_alone else (await find_databases(url)).parts
+        async with _log_at(url, parts, longest) as pool:
             yield pool, url
-        except DATABASE_AWAY as error:
-            raise ServiceAway(f"the database failed: {first_line(error)}") from error
-        finally:
-            await asyncio.wait_for(pool.close(), PATIENCE.total_seconds())
+
+
+@asynccontextmanager
+async def _log_at(
+    url: str, parts: Parts | None = None, longest: timedelta = timedelta(seconds=60)
+) -> AsyncIterator[asyncpg.Pool]:
+    pool = await open_pool(url, max_size=2, wait=PATIENCE, command_timeout=longest, parts=parts)
+    try:
+        if not await holds_log(pool):
+            raise InputUnusable(
+                "this database holds no log: run `apc migrate`"
+                if parts is None
+                else "the databases of APC_DATABASES are not read together yet: run `apc migrate`"
+            )
+        archive = ArchiveSettings()
+        if archive.archive_url is not None:
+            from apc_log.thawing import read_archive  # loads an object store
+
+            read_archive(pool, archive)
+        yield pool
+    except DatabasePartAway as error:
+        raise ServiceAway(str(error)) from error
+    except DATABASE_AWAY as error:
+        raise ServiceAway(f"the database failed: {first_line(error)}") from error
+    finally:
+        await asyncio.wait_for(pool.close(), PATIENCE.total_seconds())
 
 
 CONNECT_PATIENCE = timedelta(seconds=3)

@@ -5,9 +5,11 @@ from datetime import timedelta
 
 import asyncpg
 
-from apc_bus.database import open_pool
-from apc_bus.settings import ArchiveSettings
+from apc_bus.database import DATABASE_AWAY, Parts, first_line, open_pool
+from apc_bus.errors import DatabaseUnavailable
+from apc_bus.settings import ArchiveSettings, DatabaseSettings
 from apc_log.heads import READING
+from apc_log.placement import other_urls, read_databases
 
 READER = "apc_reader"
 STATE_READER = "apc_state_reader"
@@ -27,11 +29,11 @@ _SETTINGS = {
 
 
 async def open_reader(url: str, wait: timedelta) -> asyncpg.Pool:
-    """Return a pool that reads as `apc_reader`, 5 s a statement, and in the archive of APC_ARCHIVE_URL.
+    """Return a pool that reads as `apc_reader`, 5 s a statement, in all of APC_DATABASES and in APC_ARCHIVE_URL.
 
     Raises DatabaseUnavailable.
     """
-    pool = await _open(url, wait, _CONNECTIONS, {"role": READER, **_SETTINGS, **READING})
+    pool = await _open(url, wait, _CONNECTIONS, {"role": READER, **_SETTINGS, **READING}, await _parts_of(url))
     archive = ArchiveSettings()
     if archive.archive_url is not None:
         from apc_log.thawing import read_archive  # loads an object store
@@ -69,6 +71,23 @@ async def _may_be(url: str, wait: timedelta, role: str) -> bool:
         pool.terminate()
 
 
-async def _open(url: str, wait: timedelta, size: int, settings: Mapping[str, str]) -> asyncpg.Pool:
-    timeout = timedelta(seconds=2 * STATEMENT_SECONDS)
-    return await open_pool(url, min_size=0, max_size=size, wait=wait, command_timeout=timeout, server_settings=settings)
+async def _parts_of(url: str) -> Parts | None:
+    """Return the other databases of the log, as `open_pool` takes them."""
+    try:
+        return (await read_databases(url, other_urls(DatabaseSettings()))).parts
+    except DATABASE_AWAY as error:
+        raise DatabaseUnavailable(f"Postgres does not answer ({first_line(error)})") from error
+
+
+async def _open(
+    url: str, wait: timedelta, size: int, settings: Mapping[str, str], parts: Parts | None = None
+) -> asyncpg.Pool:
+    return await open_pool(
+        url,
+        min_size=0,
+        max_size=size,
+        wait=wait,
+        command_timeout=timedelta(seconds=2 * STATEMENT_SECONDS),
+        server_settings=settings,
+        parts=parts,
+    )

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from apc_bus.database import DATABASE_AWAY
-from apc_bus.errors import BusError, DatabaseUnavailable
+from apc_bus.errors import BusError, DatabasePartAway, DatabaseUnavailable
 from apc_bus.telemetry import get_logger
 from apc_contracts.errors import ApcError, InputUnusable, ServiceAway
 from apc_log.errors import ArchiveDiffers, ArchiveUnavailable, SearchUnusable
@@ -102,6 +102,8 @@ def error_of(error: BaseException) -> ApiError:
             return ApiError(503, "OLD_DATABASE", "the database is older than this server: run `apc migrate`")
         case asyncpg.InsufficientPrivilegeError():
             return ApiError(503, "NO_RIGHT", "the database user may not read this: grant it the role apc_reader")
+        case DatabasePartAway():
+            return ApiError(503, "DATABASE_AWAY", str(error))
         case BusError() if not isinstance(error, DatabaseUnavailable):
             return ApiError(503, "BROKER_AWAY", "the broker does not answer: try again when it does")
         case _ if isinstance(error, DATABASE_AWAY):

@@ -27,7 +27,7 @@ from apc_cli.commands.log_verification import (
     verify_archive,
     verify_log,
 )
-from apc_cli.connections import open_log
+from apc_cli.connections import open_log, open_shard
 from apc_cli.errors import InputUnusable, ServiceAway
 from apc_cli.output.files import read_bytes, write_bytes
 from apc_cli.output.output import AsJson, opened, to_json
@@ -71,7 +71,7 @@ def _write_document(document: Mapping[str, object], out: Path | None) -> None:
 
 async def erase_from_log(subject: str) -> None:
     """Destroy a subject's key. Raises SubjectUnknown, and ServiceAway when the user lacks the rights."""
-    async with open_log() as pool, pool.acquire() as connection:
+    async with open_log(is_home_alone=True) as pool, pool.acquire() as connection:
         done = await erase_subject(connection, subject)
     echo(f"destroyed {numbered(len(done.key_ids), 'key')}: {', '.join(map(str, done.key_ids))}")
     echo(
@@ -240,12 +240,13 @@ async def prove(
     """Write the proof that a packet is in the log: its entry, its bytes, the path to a signed checkpoint."""
     if archive is None:
         try:
-            async with open_log() as pool, pool.acquire() as connection:
-                number = _ENTRY.fullmatch(what)
-                if number:
-                    shard, seq = int(number[1]), int(number[2])
-                else:
+            number = _ENTRY.fullmatch(what)
+            if number:
+                shard, seq = int(number[1]), int(number[2])
+            else:
+                async with open_log() as pool, pool.acquire() as connection:
                     shard, seq = await find_packet(connection, _packet_id(what), session_id)
+            async with open_shard(shard) as pool, pool.acquire() as connection:
                 _write_document(await prove_entry(connection, TrustedKeys(keys or []).of(shard), shard, seq), out)
                 return
         except ArchiveUnavailable:  # it was released from the database
@@ -264,7 +265,7 @@ async def consistency(
     keys: KeyOption = None,
 ) -> None:
     """Write the proof that the log of B entries extends the log of A entries."""
-    async with open_log() as pool, pool.acquire() as connection:
+    async with open_shard(shard) as pool, pool.acquire() as connection:
         _write_document(await prove_consistency(connection, TrustedKeys(keys or []).of(shard), shard, old, new), out)
 
 
@@ -330,7 +331,7 @@ async def rebuild(
     Run it as a member of apc_owner, when projections were changed; `verify` names them.
     """
     available = [load_contract(), *map(load_contract, contract or [])]
-    async with open_log() as pool, pool.acquire() as connection:
+    async with open_log(is_home_alone=True) as pool, pool.acquire() as connection:
         done = await rebuild_projections(connection, available)
     echo(
         f"{numbered(done.shards, 'shard')}: {numbered(done.rows, 'row')} of counts rebuilt, "

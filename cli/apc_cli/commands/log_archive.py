@@ -43,7 +43,7 @@ ShardOption = Annotated[int | None, typer.Option("--shard", min=0, help="Of this
 
 @asynccontextmanager
 async def _as_archiver() -> AsyncIterator[AnyConnection]:
-    async with open_log(LONGEST_STATEMENT) as pool, pool.acquire() as connection:
+    async with open_log(LONGEST_STATEMENT, is_home_alone=True) as pool, pool.acquire() as connection:
         try:
             yield connection
         except asyncpg.InsufficientPrivilegeError as error:

@@ -3,8 +3,8 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from uuid import UUID
@@ -12,13 +12,13 @@ from uuid import UUID
 from rich.progress import Progress
 
 from apc_bus.artifacts import local_folder
-from apc_bus.settings import ArchiveSettings, LogKeySettings, PersisterSettings
-from apc_cli.connections import open_log_with_url
+from apc_bus.settings import ArchiveSettings, BusSettings, DatabaseSettings, LogKeySettings, PersisterSettings
+from apc_cli.connections import database_url, find_databases, open_database
 from apc_cli.errors import InputUnusable, LogKeyElsewhere
 from apc_cli.output.output import print_json, wants_json
 from apc_cli.output.safe_console import SafeConsole
 from apc_cli.output.terminal import echo
-from apc_contracts.contract.contract import load_contract
+from apc_contracts.contract.contract import Contract, load_contract
 from apc_contracts.errors import ContractError
 from apc_contracts.text import numbered
 from apc_log.archive import BLOCK, Archive
@@ -26,6 +26,7 @@ from apc_log.cold import open_cold, prove_cold
 from apc_log.cold_verification import ColdReport, verify_cold
 from apc_log.heads import AnyConnection, read_tree_sizes
 from apc_log.offline_verifier import CheckFailed, Checkpoint, PublicKey, keys_of, parse_note, split_notes
+from apc_log.placement import HOME
 from apc_persister.database.several import read_away
 from apc_persister.errors import LogKeyMissing
 from apc_persister.evidence.checkpoint import Signer, load_signer
@@ -137,24 +138,25 @@ async def verify_log(
     trusted = TrustedKeys(keys)
     available = None if contracts is None else [load_contract(), *map(load_contract, contracts)]
     outside = read_checkpoint_files(files, trusted) if files else read_exported(trusted)
-    reports: list[Report] = []
-    async with open_log_with_url() as (pool, url), pool.acquire() as connection, AsyncExitStack() as stack:
-        sizes = await read_tree_sizes(connection)
-        outside = await _of_this_database(connection, outside, sizes)
-        shards = sorted({*await list_shards(connection), *outside})
-        left = {shard: max(0, sizes.get(shard, 0) - first + 1) for shard in shards}
-        if processes is None:
-            processes = max(1, len(os.sched_getaffinity(0)) // 2) if sum(left.values()) >= LONG_LOG else 1
-        helpers = await stack.enter_async_context(start_helpers(url, processes)) if processes > 1 else None
-        for shard in shards:
-            with _progress(shard, left[shard], is_silent=as_json) as advance:
-                reports.append(await _verify(connection, shard, trusted, first, outside, advance, helpers))
-        await _compare_stayed(connection, reports)
-        beside = [*await find_strays(connection), *await compare_derived(connection)]
-        if available is not None:
-            sessions = await compare_sessions(connection, available)
-            beside += sessions.findings
-            _say_unplayed(sessions)
+    reports, beside = list[Report](), list[LogFinding]()
+    async with database_url(BusSettings(), DatabaseSettings()) as home:
+        databases = await find_databases(home)
+        for name in (HOME, *sorted(databases.others)):
+            async with open_database(databases, name) as (pool, url), pool.acquire() as connection:
+                sizes = await read_tree_sizes(connection)
+                if not databases.others:
+                    outside = await _of_this_database(connection, outside, sizes)
+                named = {*await list_shards(connection), *outside}
+                shards = sorted(shard for shard in named if databases.name_of(shard) == name)
+                left = {shard: max(0, sizes.get(shard, 0) - first + 1) for shard in shards}
+                found = list[Report]()
+                async with _helpers(url, processes, sum(left.values())) as helpers:
+                    for shard in shards:
+                        with _progress(shard, left[shard], is_silent=as_json) as advance:
+                            found.append(await _verify(connection, shard, trusted, first, outside, advance, helpers))
+                await _compare_stayed(connection, found)
+                reports += found
+                beside += await _compare_beside(connection, available)
     if beside:
         reports.append(Report(None, findings=beside))
     if wants_json(as_json):
@@ -179,6 +181,28 @@ async def _of_this_database(
         for shard, held in outside.items()
     }
     return {shard: held for shard, held in kept.items() if held or shard not in away}
+
+
+async def _compare_beside(connection: AnyConnection, available: Sequence[Contract] | None) -> list[LogFinding]:
+    """Compare what stands beside the entries of a database; sessions only with contracts to replay them under."""
+    found = [*await find_strays(connection), *await compare_derived(connection)]
+    if available is not None:
+        sessions = await compare_sessions(connection, available)
+        found += sessions.findings
+        _say_unplayed(sessions)
+    return found
+
+
+@asynccontextmanager
+async def _helpers(url: str, processes: int | None, entries: int) -> AsyncIterator[Helpers | None]:
+    """Start the processes that verify a database's shards with this one; None = this one alone."""
+    if processes is None:
+        processes = max(1, len(os.sched_getaffinity(0)) // 2) if entries >= LONG_LOG else 1
+    if processes == 1:
+        yield None
+        return
+    async with start_helpers(url, processes) as helpers:
+        yield helpers
 
 
 async def _compare_stayed(connection: AnyConnection, reports: Sequence[Report]) -> None:

@@ -57,6 +57,12 @@ SELECT DISTINCT format('GRANT USAGE ON SCHEMA apc_joined TO %I', rolname)
 FROM pg_namespace CROSS JOIN LATERAL aclexplode(nspacl) AS right_of JOIN pg_roles ON pg_roles.oid = right_of.grantee
 WHERE nspname = 'apc_log' AND privilege_type = 'USAGE' AND grantee <> nspowner
 """
+_SORTS = """
+SELECT (SELECT concat_ws(' ', datcollate, datlocprovider) FROM pg_database WHERE datname = current_database()) AS here,
+       (SELECT concat_ws(' ', datcollate, datlocprovider) FROM {schema}.pg_database
+        WHERE datname = (SELECT option_value FROM pg_foreign_server, pg_options_to_table(srvoptions)
+                         WHERE srvname = '{schema}' AND option_name = 'dbname')) AS there
+"""
 _NAMED = re.compile(r"\bapc_(?:log|keys)\.(\w+)")
 _OF_GUARD = ("segments", "holds")
 """Views of apc_log over tables of the guard, which are read from each database as they are."""
@@ -172,6 +178,7 @@ async def join_databases(home: asyncpg.Connection, databases: Mapping[str, str],
         await home.execute(f"SET LOCAL ROLE {_quoted(owner)}")
         for place in places:
             await _import(home, place, list(tables))
+            await _check_alike(home, place)
         await home.execute(_AGGREGATES)
         above = {row["name"]: row["definition"] for row in await home.fetch(_FUNCTIONS)}
         views = {row["name"]: row["definition"] for row in await home.fetch(_VIEWS, list(_OF_GUARD))}
@@ -233,11 +240,32 @@ async def _reach(home: asyncpg.Connection, place: _Place, url: str, owner: str, 
 
 async def _import(home: asyncpg.Connection, place: _Place, tables: Sequence[str]) -> None:
     wanted = ", ".join(one for one in tables if one != _KEYS)
+    into = f"FROM SERVER {place.schema} INTO {place.schema}"
     options = "OPTIONS (import_default 'false', import_generated 'false', import_not_null 'false')"
-    await home.execute(
-        f"IMPORT FOREIGN SCHEMA apc_log LIMIT TO ({wanted}) FROM SERVER {place.schema} INTO {place.schema} {options};"
-        f"IMPORT FOREIGN SCHEMA apc_keys LIMIT TO ({_KEYS}) FROM SERVER {place.schema} INTO {place.schema} {options}"
-    )
+    try:
+        await home.execute(
+            f"IMPORT FOREIGN SCHEMA apc_log LIMIT TO ({wanted}) {into} {options};"
+            f"IMPORT FOREIGN SCHEMA apc_keys LIMIT TO ({_KEYS}) {into} {options};"
+            f"IMPORT FOREIGN SCHEMA pg_catalog LIMIT TO (pg_database) {into} {options}"
+        )
+    except asyncpg.PostgresError as error:
+        reason = getattr(error, "detail", None) or error
+        raise DatabasesUnjoinable(
+            f"database {place.name!r} cannot be read from the home database: {reason}. "
+            "Its URL in APC_DATABASES must lead there from the server of the home database too, and its user must be a "
+            "member of apc_reader"
+        ) from error
+
+
+async def _check_alike(home: asyncpg.Connection, place: _Place) -> None:
+    """Raise DatabasesUnjoinable where the database sorts text in another way: rows of both are merged by it."""
+    row = await home.fetchrow(_SORTS.replace("{schema}", place.schema))
+    if row is None or row["here"] != row["there"]:
+        there = "unknown" if row is None else row["there"]
+        raise DatabasesUnjoinable(
+            f"database {place.name!r} sorts text by {there}, and the home database by {row and row['here']}: make it "
+            "with the same encoding and locale (CREATE DATABASE ... TEMPLATE template0 LOCALE ...)"
+        )
 
 
 def options_of(url: str) -> tuple[dict[str, str], dict[str, str]]:

@@ -159,6 +159,19 @@ class SplitLog:
         finally:
             await connection.close()
 
+    @asynccontextmanager
+    async def taken_away(self) -> AsyncIterator[None]:
+        """Let the other database take no connections, and end those that it has."""
+        admin = await asyncpg.connect(self.whole)
+        name = urlsplit(self.away).path.lstrip("/")
+        try:
+            await admin.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+            await admin.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE datname = $1", name)
+            yield
+        finally:
+            await admin.execute(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
+            await admin.close()
+
 
 async def as_server_reaches(connection: asyncpg.Connection, url: str) -> str:
     """Return the URL of a database of the same server as that server reaches it: a socket's folder may be our own."""

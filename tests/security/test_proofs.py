@@ -35,6 +35,13 @@ HERE: Table = {
     "database/test_fence.py": {
         "test_only_the_owner_places_and_moves": 'succeeded(connection, "apc_owner", ACTS[0])',
     },
+    "log/test_joined_databases.py": {
+        "test_a_reader_reads_the_log_of_all_databases": "> 0",
+        "test_a_reader_goes_no_other_way": "fetchval(READS) > 0",
+        "test_a_reader_does_not_see_the_password": "fetchval(READS) > 0",
+        "test_the_foreign_login_reads_as_a_reader_even_for_the_owner": "SET updatable 'true'",
+        "test_a_url_cannot_add_options_of_the_server": "options=-c%20role%3Dpostgres",
+    },
     "database/test_shard_places.py": {
         "test_an_agent_moves_no_shard_and_a_mover_does_it_in_the_own_name": 'row["orchestrator"] == "gate-1"',
     },

@@ -204,7 +204,7 @@ async def split_log(server: PostgresServer, *, batches: int = 3) -> AsyncIterato
 
 
 async def _keep(url: str, shard: int) -> None:
-    """Leave one shard in a database, and count anew what is counted without a shard."""
+    """Leave one shard in a database, and count again what has no shard."""
     pool = await open_pool(url, max_size=2)
     await disable_guards(pool)
     for row in await pool.fetch(_WITH_SHARD):

@@ -2,7 +2,7 @@
 
 from tests.support.house import measure
 
-MOST_MODULES = 511
+MOST_MODULES = 510
 """499, and subjects of their kind: the host of many agents (`apc_agents.running.host`), how it keeps them apart
 (`isolation`), what a question may ask people for (`apc_contracts.answers`), tools that act once and their file
 (`tool_effects`, `sqlite_effects`), what agents of other frameworks share (`apc_minds.joined`) and an adapter each, the

@@ -7,12 +7,11 @@ from typing import Any
 
 from apc_contracts.admission.case import Case, Ruling, Stage
 from apc_contracts.admission.record import facts_record, note_warnings
-from apc_contracts.admission.rules.budget import budget_is_left
+from apc_contracts.admission.rules.budget import budget_is_left, quota_is_left
 from apc_contracts.admission.rules.capacity import bytes_have_room, session_has_room
 from apc_contracts.admission.rules.drift import warnings_of
-from apc_contracts.admission.rules.loop_guard import ends_no_loop
+from apc_contracts.admission.rules.newness import ends_no_loop
 from apc_contracts.admission.rules.order import plan
-from apc_contracts.admission.rules.quota import quota_is_left
 from apc_contracts.contract.contract import Contract
 from apc_contracts.errors import PacketRefused
 from apc_contracts.judging.facts import Facts

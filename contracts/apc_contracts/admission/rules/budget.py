@@ -1,8 +1,12 @@
-"""Rules for BUDGET_EXHAUSTED: of a packet, and of what a TASK_IR reserves. The orchestrator is exempt."""
+"""Rules for BUDGET_EXHAUSTED and QUOTA_EXCEEDED: what a packet and a TASK_IR may cost, and a sender that is too fast.
+
+The orchestrator is exempt; of the quota, control types too.
+"""
 
 from collections.abc import Mapping
 
 from apc_contracts.admission.case import Case
+from apc_contracts.judging.quotas import quota_of
 from apc_contracts.judging.session_view import Part
 from apc_contracts.judging.verdict import Refusal
 from apc_contracts.payloads.budget_expression import budget_of
@@ -92,3 +96,19 @@ def _told(parts: dict[str, Part]) -> str:
 
 def _amount(amount: float) -> str:
     return f"{amount:.15g}"
+
+
+def quota_is_left(case: Case) -> Refusal | None:
+    """Refuse a packet when the sender's bucket is empty.
+
+    A refused packet draws no token: a sender that waits as told gets through.
+    """
+    wait_ms, rules = case.facts.quota_wait_ms, case.contract.limits.quota
+    if wait_ms <= 0 or rules is None:
+        return None
+    quota = quota_of(rules, case.sender_id, case.packet.sender.role)
+    message = (
+        f"{case.sender_id} may send {quota.packets_per_second:g} packets a second, {quota.burst} at once: "
+        f"send a new packet in {wait_ms} ms"
+    )
+    return Refusal("QUOTA_EXCEEDED", "quota_is_left", "sender.agent_id", message, wait_ms)

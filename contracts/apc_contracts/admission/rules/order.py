@@ -13,20 +13,14 @@ from apc_contracts.admission.rules import (
     capacity,
     drift,
     life,
+    newness,
     phase,
-    quota,
     routing,
     sender,
     task,
     team,
     throttle,
     waits,
-)
-from apc_contracts.admission.rules import (
-    loop_guard as loops,
-)
-from apc_contracts.admission.rules import (
-    newness as identity,
 )
 from apc_contracts.vocabulary import CONTROL_TYPES, PacketType
 
@@ -53,8 +47,8 @@ ARRIVAL: tuple[Rule, ...] = (
     Rule("SENDER_MISMATCH", sender.sender_is_authentic, _LIVE),
     Rule("UNKNOWN_SENDER", sender.sender_is_known, _LIVE),
     Rule("BAD_SIGNATURE", sender.signature_is_good, _LIVE),
-    Rule("DUPLICATE_CONFLICT", identity.identity_is_free, _SESSION),
-    Rule("DUPLICATE_CONFLICT", identity.derived_id_is_own, _LIVE | _AGENTS),
+    Rule("DUPLICATE_CONFLICT", newness.identity_is_free, _SESSION),
+    Rule("DUPLICATE_CONFLICT", newness.derived_id_is_own, _LIVE | _AGENTS),
 )
 """Judged once, on arrival."""
 
@@ -115,10 +109,10 @@ RELEASE: tuple[Rule, ...] = (
 )
 """Judged when the packet may go through: on arrival, or at its barrier for a held TRANSFER."""
 
-REPEATING: tuple[Rule, ...] = (Rule("LOOP_DETECTED", loops.ends_no_loop, _LIVE | _SESSION | _AGENTS),)
+REPEATING: tuple[Rule, ...] = (Rule("LOOP_DETECTED", newness.ends_no_loop, _LIVE | _SESSION | _AGENTS),)
 """Judged once, on arrival, held packets included: from then on the packet counts."""
 
-RATE: tuple[Rule, ...] = (Rule("QUOTA_EXCEEDED", quota.quota_is_left, _LIVE | _AGENTS, _WORK),)
+RATE: tuple[Rule, ...] = (Rule("QUOTA_EXCEEDED", budget.quota_is_left, _LIVE | _AGENTS, _WORK),)
 """Judged once, on arrival, held packets included: then the quota is drawn."""
 
 ROOM: tuple[Rule, ...] = (

@@ -65,7 +65,7 @@ $(FRONTEND)/node_modules/.package-lock.json: $(FRONTEND)/package-lock.json $(STA
 	@touch $@
 
 $(OPENAPI): $(STAMP) $(shell find web/apc_web contracts/apc_contracts -name '*.py')
-	$(BIN)/python -m apc_web.openapi
+	$(BIN)/python -m apc_web.app
 
 $(PAGE): $(FRONTEND)/node_modules/.package-lock.json $(OPENAPI) $(shell find $(FRONTEND)/src $(FRONTEND)/public $(FRONTEND)/index.html $(FRONTEND)/vite.config.ts $(FRONTEND)/tsconfig.json -type f -not -name schema.d.ts)
 	$(NPM) run --silent build

@@ -23,9 +23,8 @@ from schemathesis.specs.openapi.checks import (
 from tests.support.web.browser import served
 from tests.web.conftest import TOKEN, WebBench
 
-from apc_web.app import make_app
+from apc_web.app import DOCUMENT, make_app
 from apc_web.guard import AccessGuard
-from apc_web.openapi import DOCUMENT
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 EXAMPLES = int(os.environ.get("APC_TEST_EXAMPLES", "2"))

@@ -1,10 +1,14 @@
-"""The ASGI application: the API under /api/v1, and the page's files under everything else."""
+"""The ASGI application: the API under /api/v1, and the page's files under everything else.
+
+`python -m apc_web.app` writes `openapi.json`, the document of the API, for the page and for wheels.
+"""
 
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import orjson
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
@@ -140,3 +144,18 @@ def _routes() -> Sequence[BaseRoute]:
 
 def _operation_id(route: APIRoute) -> str:
     return route.name
+
+
+DOCUMENT = Path(__file__).with_name("openapi.json")
+
+
+def openapi_bytes() -> bytes:
+    """Return the OpenAPI 3.1 document of the API."""
+    document = make_app(None).openapi()
+    document["security"] = [{"bearer": []}]
+    document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+    return orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
+
+
+if __name__ == "__main__":
+    DOCUMENT.write_bytes(openapi_bytes())

@@ -19,12 +19,11 @@ from tests.web.conftest import TOKEN, WebBench
 
 from apc_cli.commands.ui import write_link
 from apc_web import cursors, guard, log_routes
-from apc_web.app import PageFiles, make_app
+from apc_web.app import DOCUMENT, PageFiles, make_app
 from apc_web.cursors import read_cursor, write_cursor
 from apc_web.guard import LARGEST_BODY, AccessGuard
 from apc_web.http import make_server
 from apc_web.local_token import make_token
-from apc_web.openapi import DOCUMENT
 from apc_web.packets import PacketQuery, packets_page
 
 PATIENCE = 30.0

@@ -54,11 +54,10 @@ from apc_web.access import (
     write_users,
 )
 from apc_web.acts import EffectSummary, FollowingEffect
-from apc_web.app import make_app
+from apc_web.app import DOCUMENT, make_app
 from apc_web.evidence import GroundEffect
 from apc_web.guard import LOOK_AGAIN_SECONDS, AccessGuard, BehindProxies
 from apc_web.models import ApiModel, Shown
-from apc_web.openapi import DOCUMENT
 from apc_web.throttle import LoginThrottle
 from apc_web.verdict_words import ruling_of
 

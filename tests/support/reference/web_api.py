@@ -7,9 +7,8 @@ import orjson
 from tests.support.reference.markdown import code, one_line, table
 
 from apc_web.access import AccountRole
-from apc_web.app import ROUTERS
+from apc_web.app import ROUTERS, openapi_bytes
 from apc_web.models import ApiModel
-from apc_web.openapi import openapi_bytes
 from apc_web.roles import RoleRoute, shown_fields
 
 _ERRORS = {"400", "401", "403", "404", "405", "409", "413", "415", "421", "422", "429", "503"}

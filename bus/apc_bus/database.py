@@ -255,8 +255,8 @@ class JoinedConnection(asyncpg.Connection):
 def joined(statement: str) -> str:
     """Return a statement about the log of one database as one about the log of all.
 
-    >>> joined("SELECT apc_log.end_of(session_id) FROM apc_log.sessions")
-    'SELECT apc_joined.end_of(session_id) FROM apc_joined.sessions'
+    >>> joined("SELECT apc_log.end_of('refund-7')")
+    "SELECT apc_joined.end_of('refund-7')"
     """
     return _OF_LOG.sub("apc_joined.", statement)
 

@@ -20,10 +20,11 @@ from apc_bus.database import DATABASE_AWAY, Parts, first_line, open_pool
 from apc_bus.errors import DatabasePartAway, DatabaseUnavailable
 from apc_bus.port import ActPublisher, Bus
 from apc_bus.settings import ArchiveSettings, BusSettings, ConsoleSettings, DatabaseSettings
+from apc_bus.settings.database import HOME
 from apc_bus.topology import AgentQueues, Topology
 from apc_cli.errors import InputUnusable, ServiceAway
 from apc_log.heads import holds_log
-from apc_log.placement import HOME, Databases, objection_to, other_urls, read_databases, read_open_sessions
+from apc_log.placement import Databases, objection_to, read_databases, read_open_sessions
 from apc_log.registry import read_registry, registered_agents
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ async def open_database(databases: Databases, name: str) -> AsyncIterator[tuple[
 async def find_databases(url: str) -> Databases:
     """Return the databases of the log whose home this URL names. Raises DatabaseUnavailable when it is away."""
     try:
-        return await read_databases(url, other_urls(DatabaseSettings()))
+        return await read_databases(url, DatabaseSettings().other_urls)
     except DATABASE_AWAY as error:
         raise DatabaseUnavailable(f"Postgres does not answer ({first_line(error)})") from error
 

@@ -10,7 +10,7 @@ import asyncpg
 
 from apc_bus.database import DATABASE_AWAY, connect, open_pool
 from apc_bus.errors import ShardsDiffer
-from apc_bus.settings.database import HOME, DatabaseSettings
+from apc_bus.settings.database import HOME
 from apc_contracts.identity.ids import NUMBERS_OF_SHARDS, shard_of
 from apc_contracts.text import numbered
 from apc_contracts.vocabulary import PRESENCE_SESSION
@@ -319,12 +319,6 @@ class Databases:
         if name != HOME and name not in self.others:
             raise LookupError(f"shard {shard} is in database {name!r}: name it in APC_DATABASES")
         return self.home if name == HOME else self.others[name]
-
-
-def other_urls(settings: DatabaseSettings) -> Mapping[str, str]:
-    """Return name -> URL of the databases besides the home one, as APC_DATABASES names them."""
-    urls: Mapping[str, str] = getattr(settings, "other_urls", {})
-    return urls
 
 
 async def read_databases(home: str, others: Mapping[str, str]) -> Databases:

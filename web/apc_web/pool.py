@@ -9,7 +9,7 @@ from apc_bus.database import DATABASE_AWAY, Parts, first_line, open_pool
 from apc_bus.errors import DatabaseUnavailable
 from apc_bus.settings import ArchiveSettings, DatabaseSettings
 from apc_log.heads import READING
-from apc_log.placement import other_urls, read_databases
+from apc_log.placement import read_databases
 
 READER = "apc_reader"
 STATE_READER = "apc_state_reader"
@@ -74,7 +74,7 @@ async def _may_be(url: str, wait: timedelta, role: str) -> bool:
 async def _parts_of(url: str) -> Parts | None:
     """Return the other databases of the log, as `open_pool` takes them."""
     try:
-        return (await read_databases(url, other_urls(DatabaseSettings()))).parts
+        return (await read_databases(url, DatabaseSettings().other_urls)).parts
     except DATABASE_AWAY as error:
         raise DatabaseUnavailable(f"Postgres does not answer ({first_line(error)})") from error
 

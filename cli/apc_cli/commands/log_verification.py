@@ -13,6 +13,7 @@ from rich.progress import Progress
 
 from apc_bus.artifacts import local_folder
 from apc_bus.settings import ArchiveSettings, BusSettings, DatabaseSettings, LogKeySettings, PersisterSettings
+from apc_bus.settings.database import HOME
 from apc_cli.connections import database_url, find_databases, open_database
 from apc_cli.errors import InputUnusable, LogKeyElsewhere
 from apc_cli.output.output import print_json, wants_json
@@ -26,7 +27,6 @@ from apc_log.cold import open_cold, prove_cold
 from apc_log.cold_verification import ColdReport, verify_cold
 from apc_log.heads import AnyConnection, read_tree_sizes
 from apc_log.offline_verifier import CheckFailed, Checkpoint, PublicKey, keys_of, parse_note, split_notes
-from apc_log.placement import HOME
 from apc_persister.database.several import read_away
 from apc_persister.errors import LogKeyMissing
 from apc_persister.evidence.checkpoint import Signer, load_signer

@@ -73,7 +73,7 @@ async def exported(vhost: str, modules: Sequence[str], file: Path | None) -> tup
 
 async def _check_places() -> None:
     if DatabaseSettings().database_url is not None:
-        async with open_log() as pool:
+        async with open_log(is_home_alone=True) as pool:
             check_places(await read_open_sessions(pool), BusSettings().shards)
 
 
@@ -153,6 +153,14 @@ _NOT_MOVED = (
 ShardNumber = Annotated[int, typer.Argument(metavar="SHARD", min=0, help="The shard's number.")]
 
 
+@asynccontextmanager
+async def _open_each() -> AsyncIterator[tuple[asyncpg.Pool, LogDatabases]]:
+    """Yield a pool of home, and one of each database."""
+    others = DatabaseSettings().other_urls
+    async with open_log(is_home_alone=True) as pool, open_databases(pool, others, max_size=1) as databases:
+        yield pool, databases
+
+
 @shards_app.command("list")
 async def list_shards(as_json: AsJson = False) -> None:
     """Print each shard: its queue, who holds it, since which epoch, its database, open sessions and waiting inputs.
@@ -161,7 +169,10 @@ async def list_shards(as_json: AsJson = False) -> None:
     another database); without a gate; away (its database does not answer).
     """
     settings = BusSettings()
-    async with open_log() as pool, open_databases(pool, DatabaseSettings().other_urls, max_size=1) as databases:
+    async with (
+        open_log(is_home_alone=True) as pool,
+        open_databases(pool, DatabaseSettings().other_urls, max_size=1) as databases,
+    ):
         held, away = await _held_shards(databases)
         places = await read_database_places(pool)
     depths = await _depths(settings)
@@ -242,7 +253,10 @@ async def move(
         return await _move_log(shard, database, key or (), patience)
     assert to is not None
     began = monotonic()
-    async with open_log() as pool, open_databases(pool, DatabaseSettings().other_urls, max_size=1) as databases:
+    async with (
+        open_log(is_home_alone=True) as pool,
+        open_databases(pool, DatabaseSettings().other_urls, max_size=1) as databases,
+    ):
         before = (await _held_shards(databases))[0].get(shard)
         await _place(pool, shard, to)
         found = await _until_taken(databases, shard, to, patience)
@@ -288,7 +302,7 @@ async def _until_left(bus: Bus, shard: int, patience: float) -> None:
 async def free(shard: ShardNumber) -> None:
     """Take back what `apc shard move` said: it is of the one that the settings name, or that comes first."""
     _settings_of(shard)
-    async with open_log() as pool:
+    async with open_log(is_home_alone=True) as pool:
         await _place(pool, shard, None)
     echo(f"shard {shard} is given to nobody in particular")
 

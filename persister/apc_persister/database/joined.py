@@ -13,6 +13,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 import asyncpg
 
 from apc_log.errors import DatabasesUnjoinable
+from apc_log.heads import AnyConnection
 
 JOINED = "apc_joined"
 _AWAY = "apc_away_{name}"
@@ -144,7 +145,7 @@ class _Place:
         return _AWAY.format(name=self.name)
 
 
-async def join_databases(home: asyncpg.Connection, databases: Mapping[str, str], away: Mapping[int, str]) -> None:
+async def join_databases(home: AnyConnection, databases: Mapping[str, str], away: Mapping[int, str]) -> None:
     """Make schema apc_joined again, in one transaction: the log of this database and of others as one.
 
     Args:
@@ -191,7 +192,7 @@ async def join_databases(home: asyncpg.Connection, databases: Mapping[str, str],
         await home.execute("RESET ROLE")
 
 
-async def _require_extension(home: asyncpg.Connection) -> None:
+async def _require_extension(home: AnyConnection) -> None:
     if await home.fetchval(_HAS_EXTENSION):
         return
     try:
@@ -226,7 +227,7 @@ _OF_URL = frozenset(
 )
 
 
-async def _reach(home: asyncpg.Connection, place: _Place, url: str, owner: str, is_superuser: bool) -> None:
+async def _reach(home: AnyConnection, place: _Place, url: str, owner: str, is_superuser: bool) -> None:
     server, mapping = options_of(url)
     if is_superuser:  # one that no password is asked of, as under `trust`, is an administrator's decision
         mapping["password_required"] = "false"
@@ -238,7 +239,7 @@ async def _reach(home: asyncpg.Connection, place: _Place, url: str, owner: str, 
     )
 
 
-async def _import(home: asyncpg.Connection, place: _Place, tables: Sequence[str]) -> None:
+async def _import(home: AnyConnection, place: _Place, tables: Sequence[str]) -> None:
     wanted = ", ".join(one for one in tables if one != _KEYS)
     into = f"FROM SERVER {place.schema} INTO {place.schema}"
     options = "OPTIONS (import_default 'false', import_generated 'false', import_not_null 'false')"
@@ -257,7 +258,7 @@ async def _import(home: asyncpg.Connection, place: _Place, tables: Sequence[str]
         ) from error
 
 
-async def _check_alike(home: asyncpg.Connection, place: _Place) -> None:
+async def _check_alike(home: AnyConnection, place: _Place) -> None:
     """Raise DatabasesUnjoinable where the database sorts text in another way: rows of both are merged by it."""
     row = await home.fetchrow(_SORTS.replace("{schema}", place.schema))
     if row is None or row["here"] != row["there"]:

@@ -17,6 +17,7 @@ from apc_bus.settings.database import HOME
 from apc_bus.telemetry import get_logger
 from apc_log.heads import AnyConnection
 from apc_persister.database.guard import harden, is_superuser, read_guard, warn_of_guard
+from apc_persister.database.joined import join_databases
 from apc_persister.database.logins import complete_logins
 from apc_persister.database.several import after_switch, name_database
 from apc_persister.errors import SchemaRetired, SchemaUnknown
@@ -118,6 +119,7 @@ async def migrate_all(home: str, others: Mapping[str, str]) -> None:
         DatabaseMisnamed: a URL leads to another database, or to one that holds another log.
         SchemaUnknown, SchemaRetired, OSError, asyncpg.PostgresError: as `migrate`.
     """
+    await _part_databases(home)
     async with AsyncExitStack() as stack:
         databases: dict[str, asyncpg.Connection] = {}
         for name, url in {HOME: home, **others}.items():
@@ -127,6 +129,17 @@ async def migrate_all(home: str, others: Mapping[str, str]) -> None:
             await name_database(databases[name], name)
         if others:
             await after_switch(databases, others)
+
+
+async def _part_databases(home: str) -> None:
+    """Drop what reads several databases as one, before the tables below it change: it is made again afterwards."""
+    if await schema_version(home) in (None, SCHEMA_REVISION):
+        return
+    connection = await connect(home)
+    try:
+        await join_databases(connection, {}, {})
+    finally:
+        await connection.close()
 
 
 async def _rename_joined(url: str) -> str:

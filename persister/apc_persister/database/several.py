@@ -13,10 +13,13 @@ import asyncpg
 
 from apc_bus.concurrency import cancelled
 from apc_bus.crash_points import crash_point
+from apc_bus.database import first_line
 from apc_bus.settings.database import HOME
 from apc_bus.telemetry import get_logger
+from apc_log.errors import DatabasesUnjoinable
 from apc_log.heads import AnyConnection
 from apc_log.offline_verifier import PublicKey
+from apc_persister.database.joined import join_databases
 from apc_persister.errors import DatabaseMisnamed, MoveImpossible
 from apc_persister.evidence.tree import load_tree
 from apc_persister.follower import PROJECTIONS
@@ -118,7 +121,11 @@ async def after_switch(databases: Databases, urls: Mapping[str, str]) -> None:
         databases: connections of the owner.
         urls: name -> URL of each database beside home; none = readers read home alone.
     """
-    log.debug("shards_away", shards=await shards_away(databases), databases=sorted(urls))
+    try:
+        await join_databases(databases[HOME], urls, await shards_away(databases) if urls else {})
+    except (DatabasesUnjoinable, asyncpg.PostgresError) as error:
+        hint = "the log goes on, and nobody reads it: mend that, then run `apc migrate`"
+        log.warning("databases_not_joined", reason=first_line(error), hint=hint)
 
 
 async def shards_away(databases: Databases) -> dict[int, str]:

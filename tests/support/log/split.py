@@ -1,6 +1,6 @@
 """One log in one database, and the same log over two: shard 0 in the home database, shard 1 in another one."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -56,12 +56,12 @@ WHERE relnamespace IN ('apc_log'::regnamespace, 'apc_guard'::regnamespace) AND r
 """
 
 
-async def write_log(url: str, *, batches: int = 3) -> None:
+async def write_log(url: str, *, batches: int = 3, shards: Iterable[int] = range(SHARDS)) -> None:
     """Write a log of two shards: three runs with a session in each of them, and one run in the second shard alone."""
     pool = await open_pool(url, max_size=2)
     connection = await take_connection(pool, timedelta(seconds=60))
     signer = load_signer(PersisterSettings())
-    for shard in range(SHARDS):
+    for shard in shards:
         tree = TreeSigner(shard, signer)
 
         async def write(body: bytes, kind: str, shard: int = shard, tree: TreeSigner = tree) -> None:

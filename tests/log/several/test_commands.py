@@ -1,0 +1,63 @@
+"""A shard in another database, by commands alone: placed, written there, read from home, verified where it is."""
+
+import asyncio
+import json
+import os
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import asyncpg
+import pytest
+from tests.support.apc_command import ApcCommand
+from tests.support.log.split import AWAY, as_server_reaches, write_log
+from tests.support.servers import PostgresServer
+
+pytestmark = [pytest.mark.postgres]
+
+
+@pytest.fixture
+async def urls(fdw_server: PostgresServer) -> AsyncIterator[list[str]]:
+    """Two fresh databases, of which the server of the first reaches the second."""
+    names = [await fdw_server.clone(), await fdw_server.clone()]
+    home, away = map(fdw_server.url_of, names)
+    connection = await asyncpg.connect(home)
+    away = await as_server_reaches(connection, away)
+    await connection.close()
+    yield [home, away]
+    for name in names:
+        await fdw_server.drop(name)
+
+
+async def test_a_log_of_two_databases_is_read_as_one(urls: list[str], tmp_path: Path) -> None:
+    home, away = urls
+    alone = {"APC_DATABASE_URL": home, "APC_SHARDS": "2", "APC_LOG_KEY": os.environ["APC_LOG_KEY"]}
+    given = alone | {"APC_DATABASES": json.dumps({AWAY: away})}
+
+    async def apc(*arguments: str, given: dict[str, str] = given) -> CompletedProcess[str]:
+        return await asyncio.to_thread(ApcCommand(tmp_path), *arguments, given=given)
+
+    async def sessions(given: dict[str, str] = given) -> set[str]:
+        done = await apc("session", "list", "--json", given=given)
+        assert done.returncode == 0, done.stderr
+        return {one["session_id"] for one in json.loads(done.stdout)}
+
+    done = await apc("session", "list")
+    assert done.returncode and "are not read together yet: run `apc migrate`" in done.stderr, done
+    done = await apc("migrate")
+    assert (done.returncode, done.stdout) == (0, "2 databases have the schema\n"), done
+    await write_log(home, batches=1, shards=[0])
+    first = await sessions()
+    assert first == await sessions(alone) and "session-of-run-0" in first
+
+    assert (await apc("shard", "place", "1", "--database", AWAY)).returncode == 0
+    await write_log(away, batches=1, shards=[1])
+    assert "second-of-run-0" in await sessions() - first, "without another command"
+    assert await sessions(alone) == first, "home alone has no other"
+    done = await apc("packet", "trace", "--run-id", "run-0", "--limit", "1000", "--json")
+    traced = set(re.findall(r'"session_id": *"([^"]+)"', done.stdout))
+    assert traced == {"session-of-run-0", "second-of-run-0"}, done.stderr
+    done = await apc("log", "verify", "--json")
+    reports = {one["shard"]: one for one in json.loads(done.stdout) if one["shard"] is not None}
+    assert sorted(reports) == [0, 1] and all(one["size"] > 500 and not one["findings"] for one in reports.values())

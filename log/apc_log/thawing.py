@@ -10,10 +10,11 @@ from uuid import UUID
 
 import asyncpg
 
+from apc_bus.database import PostgresPool
 from apc_bus.settings import ArchiveSettings
 from apc_log.archive import Archive, Manifest, place_of
 from apc_log.cold import ColdEngine, ColdLog, Record, open_cold
-from apc_log.errors import ArchiveUnavailable
+from apc_log.errors import ArchiveError, ArchiveUnavailable
 from apc_log.heads import (
     LAST,
     AnyConnection,
@@ -102,8 +103,15 @@ class _Reader:
 
         Raises:
             ArchiveUnavailable, ArchiveDiffers: a segment or an object of it cannot be read; rows have expired.
-            ArchiveError: DuckDB is not installed, or the reading would need the whole log.
+            ArchiveError: DuckDB is not installed, the reading would need the whole log, or the pool reads several
+                databases: archived rows are put beside those of one.
         """
+        if isinstance(pool, PostgresPool) and pool.is_joined:
+            place = f"entries {gone[0].first} to {gone[0].last} of shard {gone[0].shard}"
+            raise ArchiveError(
+                f"{place} are in the archive, which is not read over several databases: leave APC_DATABASES out, and "
+                "give the URL of the database that has the shard"
+            )
         name = (await origin_of(pool, gone[0].shard)).rpartition("/")[0]
         archive = self._opened.setdefault(name, self._opened.get(name) or Archive.open(self._settings, name))
         reach = reach if _is_page(reach) else replace(reach, page=None)

@@ -10,15 +10,16 @@ from tests.support.servers import PostgresServer
 
 from apc_bus.database import open_pool, problems_of
 from apc_bus.errors import DatabasePartAway
-from apc_bus.settings import PersisterSettings
+from apc_bus.settings import ArchiveSettings, PersisterSettings
 from apc_cli.connections import open_database
 from apc_cli.errors import InputUnusable, ServiceAway
-from apc_log.errors import DatabasesUnjoinable
+from apc_log.errors import ArchiveError, DatabasesUnjoinable
 from apc_log.heads import READING
 from apc_log.placement import Databases, read_databases
 from apc_log.queries.packets import list_agent_packets, trace
 from apc_log.queries.replay import replay
 from apc_log.queries.sessions import list_sessions
+from apc_log.thawing import read_archive
 from apc_persister.database.joined import join_databases
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.verification.verify import verify_shard
@@ -79,6 +80,19 @@ async def test_a_statement_that_the_database_leaves_is_that_error_too(log: Split
 async def test_what_needs_only_shards_that_are_here_is_read(log: SplitLog, pool: asyncpg.Pool) -> None:
     async with log.taken_away():
         assert await pool.fetchval("SELECT count(*) FROM apc_log.agent_packets WHERE shard = 0 AND seq < 100") > 0
+
+
+async def test_what_is_in_the_archive_is_refused_and_never_left_out(log: SplitLog, pool: asyncpg.Pool) -> None:
+    read_archive(pool, ArchiveSettings(archive_url="file:///nowhere"))
+    home = await asyncpg.connect(log.home)
+    try:
+        await home.execute("UPDATE apc_guard.segments SET state = 'released' WHERE shard = 0 AND first_seq = 1")
+        with pytest.raises(ArchiveError, match="of shard 0 are in the archive, which is not read over several"):
+            await trace(pool, limit=1000)
+    finally:
+        await home.execute("UPDATE apc_guard.segments SET state = 'open' WHERE shard = 0 AND first_seq = 1")
+        await home.close()
+    assert (await trace(pool, run_id="run-0", limit=1000)).packets
 
 
 async def test_a_join_that_cannot_be_made_leaves_the_one_before(log: SplitLog, pool: asyncpg.Pool) -> None:

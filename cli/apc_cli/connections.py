@@ -139,7 +139,7 @@ async def open_log_with_url(
     """Yield the pool of `open_log`, and the database URL for helper processes."""
     settings = DatabaseSettings()
     async with database_url(BusSettings(), settings) as url:
-        parts = None if is_home_alone else (await find_databases(url)).parts
+        parts = None if is_home_alone or not settings.other_urls else (await find_databases(url)).parts
         async with _log_at(url, parts, longest) as pool:
             yield pool, url
 

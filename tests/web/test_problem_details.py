@@ -4,12 +4,13 @@ import asyncpg
 import pytest
 
 from apc_bus.database import DATABASE_AWAY
+from apc_bus.errors import DatabasePartAway
 from apc_web.problems import error_of
 
 
 @pytest.mark.parametrize("kind", DATABASE_AWAY)
 def test_each_way_in_which_a_database_is_away_is_told_as_one(kind: type[Exception]) -> None:
-    problem = error_of(kind("gone"))
+    problem = error_of(DatabasePartAway(["east"], [1], "gone") if kind is DatabasePartAway else kind("gone"))
 
     assert (problem.status, problem.code) == (503, "DATABASE_AWAY")
 

@@ -63,7 +63,7 @@ COMMANDS = {
     ),
     "migrate": (
         "commands.migrate:migrate",
-        "Migrate the database at APC_DATABASE_URL to the schema of this release; does nothing if it is current.",
+        "Migrate the database at APC_DATABASE_URL, and those of APC_DATABASES, to the schema of this release.",
     ),
     "config": (
         "commands.config:config",

@@ -233,6 +233,7 @@ def test_the_command_says_it_as_json_and_fails(apc: ApcCommand, postgres_url: st
 LOOKS = [
     ("look_at_nodes", "broker"),
     ("_look_at_database", "database"),
+    ("look_at_databases", "databases"),
     ("look_at_recorded_time", "recorded time"),
     ("look_at_checkpoints", "checkpoints"),
     ("look_at_dead_letters", "dead letters"),

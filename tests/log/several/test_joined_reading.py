@@ -40,6 +40,8 @@ NOT_COMPARED = {
     "health.read_seconds_ahead": "seconds until now",
     "protocol_evidence.read_ledger": "fills what it is given",
     "protocol_evidence.read_shard": "fills what it is given",
+    "protocol_evidence.read_evidence": "of gates: one database after the other",
+    "registry.read_later_changes": "of gates: one database beside another",
     "session_loading.load_session": "of gates: in the shard's own database",
     "troubles.acknowledge": "writes",
     "placement.move_shard": "writes",

@@ -16,11 +16,11 @@ async def test_a_gate_that_fails_is_begun_again(
 ) -> None:
     load, failures = Registry.load, list[list[str]]()
 
-    async def fail_twice(*given: Any) -> Registry:
+    async def fail_twice(*given: Any, **named: Any) -> Registry:
         if len(failures) < 2:
             failures.append(gate.problems)
             raise KeyError("nobody foresaw this")
-        return await load(*given)
+        return await load(*given, **named)
 
     monkeypatch.setattr(Registry, "load", fail_twice)
     async with house.persister(), house.gate() as gate:

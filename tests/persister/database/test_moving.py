@@ -1,22 +1,18 @@
 """A filled shard moves to another database, and everything that stands beside its log with it."""
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
 
 import asyncpg
 import pytest
-from tests.persister.database.test_several import SHARDS, TwoDatabases, key_of
 from tests.persister.test_run_sums import transfer
 from tests.support.log import hop, lift_guard, packet_entry, session_row, until
 from tests.support.log.archived import SEGMENTS, write_segments
+from tests.support.log.two_databases import SHARDS, TwoDatabases, key_of
 
-from apc_bus.in_memory import InMemoryBroker
-from apc_bus.topology import build_topology
 from apc_log.archive import BLOCK, Archive
 from apc_log.heads import read_ends
-from apc_log.placement import open_databases
 from apc_persister.ageing import Ageing, Policy
 from apc_persister.database.guard import read_guard
 from apc_persister.database.several import Move, read_place, shards_away
@@ -38,18 +34,6 @@ INSERT INTO apc_log.checkpoint_exports (shard, target, tree_size) SELECT 1, 'hel
 ON CONFLICT (shard, target) DO UPDATE SET tree_size = excluded.tree_size
 """
 CONFLICTS = "SELECT count(*) FROM apc_log.packet_conflicts"
-
-
-@pytest.fixture
-def memory_broker() -> InMemoryBroker:
-    """The in-process broker with two shards."""
-    return InMemoryBroker(build_topology(SHARDS))
-
-
-@pytest.fixture
-async def two(pool: asyncpg.Pool, east_url: str, memory_broker: InMemoryBroker) -> AsyncIterator[TwoDatabases]:
-    async with open_databases(pool, {"east": east_url}, max_size=6) as databases:
-        yield TwoDatabases(memory_broker, pool, databases)
 
 
 async def move(two: TwoDatabases, target: str = "east", shard: int = 1, patience: float = 30) -> str:

@@ -1,92 +1,28 @@
 """Shards in two databases: each takes its own shards and refuses the others."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 
 import asyncpg
 import pytest
-from tests.support.log import ScriptedGate, disable_guards, packet_entry, until
+from tests.support.log import disable_guards, packet_entry, until
+from tests.support.log.two_databases import SHARDS, TwoDatabases, key_of
 
 from apc_bus.in_memory import InMemoryBroker
 from apc_bus.settings import PersisterSettings
 from apc_bus.topology import build_topology, log_queue
 from apc_log.heads import read_ends
-from apc_log.offline_verifier import PublicKey
 from apc_log.placement import LogDatabases, open_databases
 from apc_persister.database.guard import read_guard
 from apc_persister.database.migrate import migrate_all
-from apc_persister.database.several import name_database, place_shard, read_name, read_place
+from apc_persister.database.several import name_database, read_name, read_place
 from apc_persister.errors import DatabaseMisnamed, MoveImpossible
-from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.service import Persister
 from apc_persister.verification.verify import verify_shard
 
-SHARDS = 2
 HEAD = "INSERT INTO apc_log.shards (shard, epoch, holder, batch_no, next_seq) VALUES ($1, 0, NULL, 0, 1)"
 SEGMENT = "INSERT INTO apc_guard.segments (shard, first_seq, last_seq) VALUES ($1, 1, 65536)"
 PLACE = "INSERT INTO apc_log.shard_places (shard, database, moved_at, moved_by) VALUES (1, 'east', now(), '')"
 SEEN = "SELECT agent_id FROM apc_log.agent_presence"
-
-
-@dataclass
-class TwoDatabases:
-    """Home and east, and log writers of two shards on the in-process broker."""
-
-    broker: InMemoryBroker
-    home: asyncpg.Pool
-    databases: LogDatabases
-
-    @property
-    def east(self) -> asyncpg.Pool:
-        return self.databases.pools["east"]
-
-    @asynccontextmanager
-    async def writing(self) -> AsyncIterator[Persister]:
-        """Run a persister; leaving stops it and raises what it ran into."""
-        settings = PersisterSettings(shards=SHARDS, serve_shards=None)
-        bus = self.broker.connect("persister")
-        persister, stop = Persister(settings, bus, self.home, databases=self.databases), asyncio.Event()
-        running = asyncio.create_task(persister.run(stop))
-        try:
-            yield persister
-        finally:
-            stop.set()
-            await running
-
-    async def place(self, shard: int, name: str) -> str:
-        """Place a shard as `apc shard place` does."""
-        async with self.home.acquire() as home, self.east.acquire() as east:
-            return await place_shard({"home": home, "east": east}, shard, name)
-
-    def gate(self, shard: int) -> ScriptedGate:
-        """Return an orchestrator by script."""
-        return ScriptedGate(self.broker.connect("orchestrator"), shard)
-
-    def has_entries(self, pool: asyncpg.Pool, shard: int, count: int) -> Callable[[], Awaitable[bool]]:
-        """Return a condition: a database has so many entries of a shard."""
-
-        async def holds() -> bool:
-            return (await read_ends(pool)).get(shard) == count
-
-        return holds
-
-
-@pytest.fixture
-def memory_broker() -> InMemoryBroker:
-    """The in-process broker with two shards."""
-    return InMemoryBroker(build_topology(SHARDS))
-
-
-@pytest.fixture
-async def two(pool: asyncpg.Pool, east_url: str, memory_broker: InMemoryBroker) -> AsyncIterator[TwoDatabases]:
-    async with open_databases(pool, {"east": east_url}, max_size=6) as databases:
-        yield TwoDatabases(memory_broker, pool, databases)
-
-
-def key_of(shard: int) -> PublicKey:
-    return load_signer(PersisterSettings()).trusted(shard)[0]
 
 
 async def test_a_new_shard_is_written_to_the_database_that_it_is_placed_in(two: TwoDatabases) -> None:
@@ -144,10 +80,11 @@ async def test_a_persister_that_knows_no_other_database_leaves_the_shard_alone(t
         await until(two.has_entries(two.east, 1, 1))
 
 
-async def test_a_database_that_is_away_keeps_no_other_shard(pool: asyncpg.Pool, memory_broker: InMemoryBroker) -> None:
+async def test_a_database_that_is_away_keeps_no_other_shard(pool: asyncpg.Pool) -> None:
+    broker = InMemoryBroker(build_topology(SHARDS))
     nowhere = {"east": "postgresql://postgres@127.0.0.1:1/nowhere"}
     async with open_databases(pool, nowhere, max_size=6) as databases:
-        two = TwoDatabases(memory_broker, pool, databases)
+        two = TwoDatabases(broker, pool, databases)
         await pool.execute(PLACE)
         await pool.execute("SELECT apc_guard.place_shard(1, false)")
         for gate in [two.gate(shard) for shard in range(SHARDS)]:
@@ -156,7 +93,7 @@ async def test_a_database_that_is_away_keeps_no_other_shard(pool: asyncpg.Pool, 
         async with two.writing() as persister:
             await until(two.has_entries(pool, 0, 1))
             await until(lambda: any("the database is away" in problem for problem in persister.problems))
-        assert (await memory_broker.connect("test").depth(log_queue(1))).messages == 2, "they wait for it"
+        assert (await broker.connect("test").depth(log_queue(1))).messages == 2, "they wait for it"
 
 
 async def test_what_cannot_be_placed(two: TwoDatabases) -> None:

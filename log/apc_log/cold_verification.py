@@ -11,7 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
-from multiprocessing import get_context, parent_process
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -482,37 +482,42 @@ class _Helpers:
     def __init__(self, duckdb: "DuckDBPyConnection", processes: ProcessPoolExecutor | None) -> None:
         self._duckdb = duckdb
         self._processes = processes
+        self.is_broken = False
 
     async def check(self, manifest: Manifest, files: Mapping[str, Path]) -> CheckedSegment:
         """Return what is found in a segment."""
         if self._processes is None:
             return await asyncio.to_thread(_check, manifest, files, self._duckdb)
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._processes, _check, manifest, dict(files))
+            try:
+                working = asyncio.get_running_loop().run_in_executor(self._processes, _check, manifest, dict(files))
+            except OSError as error:  # one is killed just now
+                raise BrokenProcessPool from error
+            return await working
         except BrokenProcessPool:  # the memory may have been too little for it, or for one beside it
+            self.is_broken = True
             problem = "it was not verified: one of the processes that verify was killed"
             return await asyncio.to_thread(_unread, manifest, files, problem)
 
 
 @contextmanager
 def _start_helpers(entries: int) -> Iterator[_Helpers]:
-    """Give who verifies so many entries; processes end with the context, and with this process.
-
-    Raises:
-        ExtraMissing: DuckDB is not installed.
-    """
+    """Give who verifies so many entries; processes end with the context and this process. Raises ExtraMissing."""
     count = min(_AHEAD, _CPUS, entries // _WORTH_A_PROCESS)
     with _open_verifier() as duckdb:
         if count < 2:
             yield _Helpers(duckdb, None)
             return
         # Not forked: this process has threads and a loop.
-        pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_begin)
+        others, pool = set(active_children()), ProcessPoolExecutor(count, get_context("spawn"), initializer=_begin)
+        helpers = _Helpers(duckdb, pool)
         try:
-            yield _Helpers(duckdb, pool)
-            pool.shutdown()
+            yield helpers
+            pool.shutdown(wait=not helpers.is_broken)  # one that starts while another is killed ends by itself never
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+            for process in set(active_children()) - others:
+                process.kill()
 
 
 def _begin() -> None:

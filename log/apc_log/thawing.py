@@ -106,12 +106,7 @@ class _Reader:
             ArchiveError: DuckDB is not installed, the reading would need the whole log, or the pool reads several
                 databases: archived rows are put beside those of one.
         """
-        if isinstance(pool, PostgresPool) and pool.is_joined:
-            place = f"entries {gone[0].first} to {gone[0].last} of shard {gone[0].shard}"
-            raise ArchiveError(
-                f"{place} are in the archive, which is not read over several databases: leave APC_DATABASES out, and "
-                "give the URL of the database that has the shard"
-            )
+        _require_one_database(pool, gone[0])
         name = (await origin_of(pool, gone[0].shard)).rpartition("/")[0]
         archive = self._opened.setdefault(name, self._opened.get(name) or Archive.open(self._settings, name))
         reach = reach if _is_page(reach) else replace(reach, page=None)
@@ -159,6 +154,14 @@ class _Reader:
             self._manifests.pop(next(iter(self._manifests)))
         async with open_gone(archive, gone, self._manifests, self._duckdb) as cold:
             yield cold
+
+
+def _require_one_database(pool: asyncpg.Pool, gone: Gone) -> None:
+    if isinstance(pool, PostgresPool) and pool.is_joined:
+        raise ArchiveError(
+            f"entries {gone.first} to {gone.last} of shard {gone.shard} are in the archive, which is not read over "
+            "several databases: leave APC_DATABASES out, and give the URL of the database that has the shard"
+        )
 
 
 def _is_page(reach: Reach) -> bool:

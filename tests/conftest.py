@@ -106,7 +106,8 @@ def fdw_server(postgres_server: PostgresServer) -> Iterator[PostgresServer]:
 
     async def prepare() -> PostgresServer:
         server = await local_postgres()
-        assert server is not None, "reading over several databases needs a PostgreSQL with postgres_fdw on this machine"
+        if server is None:
+            pytest.skip("reading over several databases needs a PostgreSQL with postgres_fdw on this machine")
         await server.prepare(migrate)
         return server
 

@@ -341,11 +341,6 @@ class PostgresPool(asyncpg.Pool):
         """Lend a connection; the errors of the context are noted."""
         return _Acquired(self, timeout)
 
-    @property
-    def is_joined(self) -> bool:
-        """Whether it reads the log of several databases as one."""
-        return bool(self._parts)
-
     async def note(self, error: BaseException) -> BaseException:
         """Leave the server if the error says that it is away; return the error, in clear words where it has none."""
         part = part_away(error, self._parts) if self._parts else None

@@ -102,7 +102,9 @@ async def open_shard(shard: int) -> AsyncIterator[asyncpg.Pool]:
 
 
 @asynccontextmanager
-async def open_database(databases: Databases, name: str) -> AsyncIterator[tuple[asyncpg.Pool, str]]:
+async def open_database(
+    databases: Databases, name: str, longest: timedelta = timedelta(seconds=60)
+) -> AsyncIterator[tuple[asyncpg.Pool, str]]:
     """Yield a pool on one database of the log, and its URL. Raises InputUnusable, ServiceAway."""
     shards = [shard for shard, at in sorted(databases.away.items()) if at == name]
     try:
@@ -110,7 +112,7 @@ async def open_database(databases: Databases, name: str) -> AsyncIterator[tuple[
     except LookupError as error:
         raise InputUnusable(str(error.args[0])) from error
     try:
-        async with _log_at(url) as pool:
+        async with _log_at(url, longest=longest) as pool:
             yield pool, url
     except (ServiceAway, DatabaseUnavailable) as error:
         if name == HOME:

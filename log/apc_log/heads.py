@@ -408,6 +408,7 @@ SELECT shard, first_seq, (
 FROM apc_log.segments WHERE state IN ('released', 'expired')
 """
 _ORIGIN = "SELECT split_part(note, E'\\n', 1) FROM apc_log.log_checkpoints WHERE shard = $1 LIMIT 1"
+_ANY_ORIGIN = "SELECT split_part(note, E'\\n', 1) FROM apc_log.log_checkpoints LIMIT 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -575,6 +576,12 @@ async def released_until(connection: asyncpg.Pool | AnyConnection) -> datetime |
 async def origin_of(connection: asyncpg.Pool | AnyConnection, shard: int) -> str:
     """Return the origin of a shard that its signed checkpoints name: `<log name>/<shard>`."""
     return str(await connection.fetchval(_ORIGIN, shard))
+
+
+async def log_name_of(connection: asyncpg.Pool | AnyConnection) -> str | None:
+    """Return the name of the log that signed checkpoints of this database give; None = it has none yet."""
+    origin: str | None = await connection.fetchval(_ANY_ORIGIN)
+    return None if origin is None else origin.rpartition("/")[0]
 
 
 async def unavailable(connection: asyncpg.Pool | AnyConnection, gone: Gone) -> ArchiveUnavailable:

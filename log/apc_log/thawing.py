@@ -10,11 +10,10 @@ from uuid import UUID
 
 import asyncpg
 
-from apc_bus.database import PostgresPool
 from apc_bus.settings import ArchiveSettings
 from apc_log.archive import Archive, Manifest, place_of
 from apc_log.cold import ColdEngine, ColdLog, Record, open_cold
-from apc_log.errors import ArchiveError, ArchiveUnavailable
+from apc_log.errors import ArchiveUnavailable
 from apc_log.heads import (
     LAST,
     AnyConnection,
@@ -23,7 +22,7 @@ from apc_log.heads import (
     Reach,
     Sought,
     attach_archive,
-    origin_of,
+    log_name_of,
     released_in,
     sessions_here,
 )
@@ -46,15 +45,16 @@ SELECT shard, seq FROM unnest($1::integer[], $2::bigint[]) AS place(shard, seq)
 JOIN apc_log.packet_search USING (shard, seq)
 """
 _THAWED = re.compile(rf"\bapc_log\.({'|'.join((*_TABLES, *_ABOVE))}|packet_states)\b")
+# Over several databases the tables are made like those of home, which "apc_log" in quotes names, and filled from all.
 _VIEWS = """
-SELECT name, pg_get_viewdef(format('apc_log.%I', name)::regclass) FROM unnest($1::text[]) AS name
+SELECT name, pg_get_viewdef(format('%I.%I', 'apc_log', name)::regclass) FROM unnest($1::text[]) AS name
 """
 _BODIES = """
 SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'apc_log'::regnamespace AND proname = $1
 """
 _COLUMNS_OF = """
 SELECT attrelid::regclass::text, array_agg(attname::text ORDER BY attnum) FROM pg_attribute
-WHERE attrelid = ANY (SELECT format('apc_log.%I', name)::regclass FROM unnest($1::text[]) AS name)
+WHERE attrelid = ANY (SELECT format('%I.%I', 'apc_log', name)::regclass FROM unnest($1::text[]) AS name)
   AND attnum > 0 AND NOT attisdropped AND attgenerated = '' GROUP BY attrelid
 """
 _INDEXES = {
@@ -103,11 +103,9 @@ class _Reader:
 
         Raises:
             ArchiveUnavailable, ArchiveDiffers: a segment or an object of it cannot be read; rows have expired.
-            ArchiveError: DuckDB is not installed, the reading would need the whole log, or the pool reads several
-                databases: archived rows are put beside those of one.
+            ArchiveError: DuckDB is not installed, or the reading would need the whole log.
         """
-        _require_one_database(pool, gone[0])
-        name = (await origin_of(pool, gone[0].shard)).rpartition("/")[0]
+        name = str(await log_name_of(pool))
         archive = self._opened.setdefault(name, self._opened.get(name) or Archive.open(self._settings, name))
         reach = reach if _is_page(reach) else replace(reach, page=None)
         is_part = reach.page is not None or reach.sought is not None
@@ -154,14 +152,6 @@ class _Reader:
             self._manifests.pop(next(iter(self._manifests)))
         async with open_gone(archive, gone, self._manifests, self._duckdb) as cold:
             yield cold
-
-
-def _require_one_database(pool: asyncpg.Pool, gone: Gone) -> None:
-    if isinstance(pool, PostgresPool) and pool.is_joined:
-        raise ArchiveError(
-            f"entries {gone.first} to {gone.last} of shard {gone.shard} are in the archive, which is not read over "
-            "several databases: leave APC_DATABASES out, and give the URL of the database that has the shard"
-        )
 
 
 def _is_page(reach: Reach) -> bool:
@@ -249,12 +239,12 @@ class Thawed:
         if reach.sought is not None:
             self._tables, self._with_search = _OF_PAGE, True
             above = ("packets", *_ABOVE_PAGE, "packet_states", "packet_words", "packet_names", "index_packets")
-            made.append("CREATE TEMPORARY TABLE packet_search (LIKE apc_log.packet_search, UNIQUE (shard, seq));")
+            made.append('CREATE TEMPORARY TABLE packet_search (LIKE "apc_log".packet_search, UNIQUE (shard, seq));')
         elif reach.page is not None:
             above = (*_ABOVE_PAGE, "packet_states")
             self._tables = _OF_PAGE if reach.page.filters.get("packet_id") is not None else _OF_PAGE[:-1]
         made += [
-            f"CREATE TEMPORARY TABLE {table} (LIKE apc_log.{table} INCLUDING DEFAULTS INCLUDING GENERATED);"
+            f'CREATE TEMPORARY TABLE {table} (LIKE "apc_log".{table} INCLUDING DEFAULTS INCLUDING GENERATED);'
             for table in self._tables
         ]
         script = ["SET TRANSACTION READ WRITE;", *made, *(self._above[one] for one in above)]

@@ -320,11 +320,11 @@ BEGIN
     RETURN apc_guard.record_in(in_shard, 'expire', jsonb_build_object('first_seq', first, 'last_seq', last));
 END $$;
 
--- Holds: an entry of every shard tells of each, and of its end.
-CREATE FUNCTION apc_guard.hold(session text, run text, contract bytea, reason text, until timestamptz) RETURNS uuid
+-- Holds: an entry of every shard tells of each, and of its end. One hold has the same id in each database of a log.
+CREATE FUNCTION apc_guard.hold(
+    session text, run text, contract bytea, reason text, until timestamptz, id uuid DEFAULT gen_random_uuid()
+) RETURNS uuid
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    id constant uuid := gen_random_uuid();
 BEGIN
     IF num_nonnulls(session, run, contract) <> 1 OR reason IS NULL OR length(reason) NOT BETWEEN 1 AND 300
        OR length(coalesce(session, run, '')) > 256 OR until <= clock_timestamp() THEN
@@ -354,7 +354,7 @@ REVOKE ALL ON FUNCTION apc_guard.record_in(integer, text, jsonb), apc_guard.fold
     apc_guard.release_problem(integer, bigint), apc_guard.begin_act(), apc_guard.end_act(),
     apc_guard.build_thin(integer, bigint, bytea[]), apc_guard.drop_table(text), apc_guard.release(integer, bigint, bytea[]),
     apc_guard.drop_released(integer, bigint), apc_guard.expire(integer, bigint),
-    apc_guard.hold(text, text, bytea, text, timestamptz), apc_guard.lift_hold(uuid) FROM PUBLIC;
+    apc_guard.hold(text, text, bytea, text, timestamptz, uuid), apc_guard.lift_hold(uuid) FROM PUBLIC;
 
 -- Who archives does what the guard allows, and nothing else; he reads as a member of apc_reader.
 DO $$
@@ -374,7 +374,7 @@ BEGIN
     GRANT EXECUTE ON FUNCTION apc_guard.fold(bytea), apc_guard.segment_root(integer, bigint, bigint) TO apc_owner, apc_reader, apc_writer;
     GRANT EXECUTE ON FUNCTION apc_guard.record_segment(integer, bigint, bytea, text, jsonb), apc_guard.release_problem(integer, bigint),
         apc_guard.build_thin(integer, bigint, bytea[]), apc_guard.release(integer, bigint, bytea[]), apc_guard.drop_released(integer, bigint),
-        apc_guard.expire(integer, bigint), apc_guard.hold(text, text, bytea, text, timestamptz), apc_guard.lift_hold(uuid)
+        apc_guard.expire(integer, bigint), apc_guard.hold(text, text, bytea, text, timestamptz, uuid), apc_guard.lift_hold(uuid)
         TO apc_archiver;
 EXCEPTION
     WHEN insufficient_privilege OR undefined_object THEN

@@ -184,6 +184,13 @@ BEGIN
     WHERE one.shard = in_shard;
 END $$;
 
+-- Takes a hold of another database of the log: the shards that it names rows of may be here from now on.
+CREATE FUNCTION apc_guard.adopt_hold(hold jsonb) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    INSERT INTO apc_guard.holds SELECT * FROM jsonb_populate_record(NULL::apc_guard.holds, hold)
+    ON CONFLICT (hold_id) DO NOTHING
+$$;
+
 -- Lets the log of a shard that has arrived go on here.
 CREATE FUNCTION apc_guard.open_shard(in_shard integer) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
@@ -258,15 +265,16 @@ END $$;
 REVOKE ALL ON FUNCTION apc_guard.state_of(integer), apc_guard.refuse_shard(integer), apc_guard.fence_shard(),
     apc_guard.fence_segment(), apc_guard.name_database(text), apc_guard.place_shard(integer, boolean),
     apc_guard.close_shard(integer, text), apc_guard.expect_shard(integer), apc_guard.check_arriving(integer),
-    apc_guard.adopt_segment(jsonb), apc_guard.adopt_events(integer, jsonb), apc_guard.open_shard(integer),
-    apc_guard.forget_counts(integer) FROM PUBLIC;
+    apc_guard.adopt_segment(jsonb), apc_guard.adopt_events(integer, jsonb), apc_guard.adopt_hold(jsonb),
+    apc_guard.open_shard(integer), apc_guard.forget_counts(integer) FROM PUBLIC;
 DO $$
 BEGIN
     GRANT EXECUTE ON FUNCTION apc_guard.state_of(integer) TO apc_owner, apc_reader, apc_writer;
     GRANT SELECT ON apc_guard.database_name, apc_guard.shards_here TO apc_owner, apc_reader, apc_writer;
     GRANT EXECUTE ON FUNCTION apc_guard.name_database(text), apc_guard.place_shard(integer, boolean),
         apc_guard.close_shard(integer, text), apc_guard.expect_shard(integer), apc_guard.adopt_segment(jsonb),
-        apc_guard.adopt_events(integer, jsonb), apc_guard.open_shard(integer), apc_guard.forget_counts(integer) TO apc_owner;
+        apc_guard.adopt_events(integer, jsonb), apc_guard.adopt_hold(jsonb), apc_guard.open_shard(integer),
+        apc_guard.forget_counts(integer) TO apc_owner;
 EXCEPTION
     WHEN insufficient_privilege OR undefined_object THEN
         RAISE NOTICE 'roles were not granted their rights (%): connect as %', SQLERRM, current_user;

@@ -7,11 +7,12 @@ of before an exported checkpoint vouches for its record, and segments go in thei
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import asyncpg
 import orjson
@@ -29,7 +30,8 @@ from apc_contracts.contract.plain_yaml import PlainReader
 from apc_contracts.errors import ContractInvalid
 from apc_log.archive import Archive, Manifest
 from apc_log.errors import ArchiveError
-from apc_log.heads import AnyConnection, origin_of
+from apc_log.heads import AnyConnection, log_name_of
+from apc_log.placement import LogDatabases
 from apc_log.queries.health import read_unarchived
 from apc_persister.archiving import archive_segment
 from apc_persister.errors import TreeBroken
@@ -245,13 +247,14 @@ log = get_logger(__name__)
 class Archiver:
     """Looks at every interval at the segments that are full; what fails is tried again, and told in `problems`."""
 
-    def __init__(self, pool: asyncpg.Pool, settings: ArchiveSettings, policy: Policy) -> None:
-        """Prepare it, over a pool whose user is a member of apc_reader and apc_archiver."""
-        self._pool = pool
+    def __init__(self, databases: LogDatabases, settings: ArchiveSettings, policy: Policy) -> None:
+        """Prepare it, over databases in each of which its user is a member of apc_reader and apc_archiver."""
+        self._databases = databases
         self._settings = settings
         self._policy = policy
-        self._full_since: datetime | None = None
-        self._failure: str | None = None
+        self._full_since: dict[str, datetime | None] = {}
+        """By the name of a database."""
+        self._failures: dict[str, str] = {}
         _WAITING.set_function(self._waiting_seconds)
         for done in ("archived", "released", "expired"):
             _STEPS.labels(done)
@@ -259,11 +262,13 @@ class Archiver:
     @property
     def problems(self) -> list[str]:
         """Why segments are not archived, a sentence each; from any thread."""
-        failed = [] if self._failure is None else [f"segments are not archived: {self._failure}"]
-        return problems_of(self._pool) + failed
+        failures = dict(self._failures)
+        problems = [problem for pool in self._databases.known_pools for problem in problems_of(pool)]
+        where = {name: f" in database {name}" if self._databases.has_others else "" for name in failures}
+        return problems + [f"segments{where[name]} are not archived: {why}" for name, why in sorted(failures.items())]
 
     def _waiting_seconds(self) -> float:
-        since = self._full_since
+        since = min((one for one in [*self._full_since.values()] if one is not None), default=None)
         return 0.0 if since is None else max((datetime.now(UTC) - since).total_seconds(), 0.0)
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -291,30 +296,36 @@ class Archiver:
             await asyncio.wait((stopping,), timeout=pause_s)
 
     async def _try(self) -> bool:
-        try:
-            await self.look()
-        except _FAILURES as error:
-            reason = reason_of(error)
-            if reason != self._failure:
-                log.warning("segments_not_archived", reason=reason)
-            self._failure = reason
-            return False
-        self._failure = None
-        return True
+        """Look into each database, whether or not another one can be looked into; return whether all could be."""
+        for name, pool in self._databases.pools.items():
+            try:
+                await self._look(name, pool)
+            except _FAILURES as error:
+                reason = reason_of(error)
+                if reason != self._failures.get(name):
+                    log.warning("segments_not_archived", database=name, reason=reason)
+                self._failures[name] = reason
+            else:
+                self._failures.pop(name, None)
+        return not self._failures
 
     async def look(self) -> None:
-        """Do what there is to do. Raises as `Ageing.run`."""
-        self._full_since = (await read_unarchived(self._pool))["since"]
-        async with self._pool.acquire() as connection:
-            log_name, _, shard = (await origin_of(connection, 0)).rpartition("/")
-            if not shard.isdigit():
-                return  # the log has no checkpoint yet
+        """Do what there is to do in each database. Raises as `Ageing.run`."""
+        for name, pool in self._databases.pools.items():
+            await self._look(name, pool)
+
+    async def _look(self, name: str, pool: asyncpg.Pool) -> None:
+        self._full_since[name] = (await read_unarchived(pool))["since"]
+        async with pool.acquire() as connection:
+            log_name = await log_name_of(connection)
+            if log_name is None:
+                return
             archive = Archive.open(self._settings, log_name)
             async for step in Ageing(connection, archive, self._policy).run():
                 if step.done != "waits":
                     _STEPS.labels(step.done).inc()
                     log.info("segment_aged", shard=step.shard, first_seq=step.first, done=step.done, detail=step.detail)
-        self._full_since = (await read_unarchived(self._pool))["since"]
+        self._full_since[name] = (await read_unarchived(pool))["since"]
 
 
 # What there is, and holds.
@@ -340,19 +351,21 @@ SELECT segment.shard, first_seq, last_seq, segment.state, record_seq,
        AND relname ~ ('^[a-z_]+_' || segment.shard || '_' || first_seq || '(_thin)?$') AND relkind = 'r'
 ) AS hot_bytes
 FROM apc_log.segments AS segment JOIN apc_log.shards USING (shard)
-WHERE ($1::integer IS NULL OR segment.shard = $1) AND first_seq < next_seq ORDER BY segment.shard, first_seq
+WHERE ($1::integer IS NULL OR segment.shard = $1) AND first_seq < next_seq AND moved_to IS NULL
+ORDER BY segment.shard, first_seq
 """
 _HOLDS = """
 SELECT hold_id::text, session_id, run_id, encode(contract_hash, 'hex') AS contract_hash, reason, actor, since, until,
        CASE WHEN is_in_force THEN 'in force' WHEN lifted_at IS NOT NULL THEN 'lifted' ELSE 'over' END AS state
 FROM apc_log.holds ORDER BY since
 """
-_HOLD = "SELECT apc_guard.hold($1, $2, $3, $4, $5)"
+_HOLD = "SELECT apc_guard.hold($1, $2, $3, $4, $5, $6)"
 _KNOWN = """
 SELECT EXISTS (SELECT FROM apc_log.sessions WHERE session_id = $1 OR run_id = $2)
     OR EXISTS (SELECT FROM apc_log.unopened_sessions WHERE session_id = $1)
     OR EXISTS (SELECT FROM apc_log.contracts WHERE contract_hash = $3)
 """
+_IS_HELD = "SELECT EXISTS (SELECT FROM apc_log.holds WHERE hold_id = $1 AND lifted_at IS NULL)"
 _LIFT = "SELECT apc_guard.lift_hold($1)"
 
 
@@ -370,7 +383,7 @@ async def list_holds(pool: asyncpg.Pool) -> list[asyncpg.Record]:
 
 
 async def hold(
-    connection: AnyConnection,
+    databases: Sequence[AnyConnection],
     reason: str,
     *,
     session: str | None = None,
@@ -378,13 +391,17 @@ async def hold(
     contract: bytes | None = None,
     until: datetime | None = None,
 ) -> UUID:
-    """Hold a session, a run, or what a contract (its SHA-256) judged; return the id of the hold.
+    """Hold a session, a run, or what a contract (its SHA-256) judged, in each database; return the id of the hold.
 
     Raises:
         asyncpg.InvalidParameterValueError: not one of the three is named, or there is no reason.
         asyncpg.InsufficientPrivilegeError: the database's user is no member of apc_archiver.
     """
-    hold_id: UUID = await connection.fetchval(_HOLD, session, run, contract, reason, until)
+    hold_id = uuid4()
+    async with AsyncExitStack() as stack:
+        for database in databases:
+            await stack.enter_async_context(database.transaction())
+            await database.execute(_HOLD, session, run, contract, reason, until, hold_id)
     return hold_id
 
 
@@ -396,6 +413,10 @@ async def names_something(
     return known
 
 
-async def lift_hold(connection: AnyConnection, hold_id: UUID) -> None:
-    """End a hold. Raises as `hold`, when there is none."""
-    await connection.execute(_LIFT, hold_id)
+async def lift_hold(databases: Sequence[AnyConnection], hold_id: UUID) -> None:
+    """End a hold in each database that has it. Raises as `hold`, when none has."""
+    held = [database for database in databases if await database.fetchval(_IS_HELD, hold_id)]
+    async with AsyncExitStack() as stack:
+        for database in held or databases[:1]:
+            await stack.enter_async_context(database.transaction())
+            await database.execute(_LIFT, hold_id)

@@ -41,7 +41,7 @@ from apc_log.cold import count_entries, open_cold, open_duckdb, read_log_entries
 from apc_log.cold_verification import check_segment
 from apc_log.entries import stored_entry
 from apc_log.errors import ArchiveDiffers, ArchiveError
-from apc_log.heads import AnyConnection, origin_of
+from apc_log.heads import AnyConnection, log_name_of
 from apc_log.merkle import HASH_SIZE, fold, fold_bytes, widths_between
 from apc_log.offline_verifier import COLUMNS, leaf_hash, parse_note
 from apc_persister.errors import TreeBroken
@@ -469,7 +469,7 @@ class ArchivedLeaves:
     @classmethod
     async def open(cls, connection: AnyConnection, settings: ArchiveSettings) -> Self:
         """Return those of the archive of the settings, of the log that stands in the database. Raises ArchiveError."""
-        return cls(connection, Archive.open(settings, (await origin_of(connection, 0)).rpartition("/")[0]))
+        return cls(connection, Archive.open(settings, await log_name_of(connection) or ""))
 
     async def leaf(self, shard: int, seq: int) -> bytes:
         """Return the leaf hash of an entry. Raises ArchiveUnavailable, ArchiveDiffers."""

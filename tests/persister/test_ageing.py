@@ -344,7 +344,7 @@ async def test_the_service_archives_and_tells_why_it_does_not(
     away = ArchiveSettings(archive_url=str(tmp_path / "file" / "archive"), data_dir=tmp_path)
     there = ArchiveSettings(archive_url=str(tmp_path / "there"), data_dir=tmp_path)
     async with asyncpg.create_pool(postgres_url, min_size=1, max_size=2) as pool:
-        archiver, stop = Archiver(pool, away, NOW), asyncio.Event()
+        archiver, stop = Archiver(LogDatabases(pool), away, NOW), asyncio.Event()
         running = asyncio.create_task(archiver.run(stop))
 
         async def has_problem() -> bool:
@@ -357,7 +357,10 @@ async def test_the_service_archives_and_tells_why_it_does_not(
         await running
         assert await ageing.states() == ["sealed", "sealed", "open"]
 
-        archiver, before = Archiver(pool, there, NOW), sample("apc_archive_segments_total", done="archived")
+        archiver, before = (
+            Archiver(LogDatabases(pool), there, NOW),
+            sample("apc_archive_segments_total", done="archived"),
+        )
         await archiver.look()
         assert await ageing.states() == ["recorded", "recorded", "open"]
         assert (archiver.problems, sample(WAITING)) == ([], 0)

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 from uuid import UUID
@@ -12,15 +12,16 @@ from uuid import UUID
 import asyncpg
 import typer
 
-from apc_bus.settings import ArchiveSettings
+from apc_bus.settings import ArchiveSettings, BusSettings, DatabaseSettings
+from apc_bus.settings.database import HOME
 from apc_cli.commands.group import Commands
-from apc_cli.connections import LONGEST_STATEMENT, open_log
+from apc_cli.connections import LONGEST_STATEMENT, database_url, find_databases, open_database, open_log
 from apc_cli.errors import InputUnusable, ServiceAway
 from apc_cli.output.output import AsJson, print_json, print_rows
 from apc_cli.output.terminal import echo
 from apc_cli.system.running import stop_on_signals
 from apc_log.archive import Archive
-from apc_log.heads import AnyConnection, origin_of
+from apc_log.heads import AnyConnection, log_name_of, origin_of
 from apc_persister.ageing import (
     Ageing,
     Policy,
@@ -42,12 +43,24 @@ ShardOption = Annotated[int | None, typer.Option("--shard", min=0, help="Of this
 
 
 @asynccontextmanager
-async def _as_archiver() -> AsyncIterator[AnyConnection]:
-    async with open_log(LONGEST_STATEMENT, is_home_alone=True) as pool, pool.acquire() as connection:
+async def _databases(shard: int | None) -> AsyncIterator[list[AnyConnection]]:
+    """Yield a connection to every database of the log, home first, or to the one that has a shard."""
+    async with database_url(BusSettings(), DatabaseSettings()) as home, AsyncExitStack() as stack:
+        databases = await find_databases(home)
+        found: list[AnyConnection] = []
+        for name in (HOME, *sorted(databases.others)) if shard is None else [databases.name_of(shard)]:
+            pool, _ = await stack.enter_async_context(open_database(databases, name, LONGEST_STATEMENT))
+            found.append(await stack.enter_async_context(pool.acquire()))
+        yield found
+
+
+@asynccontextmanager
+async def _as_archiver(shard: int | None = None) -> AsyncIterator[list[AnyConnection]]:
+    async with _databases(shard) as databases:
         try:
-            yield connection
+            yield databases
         except asyncpg.InsufficientPrivilegeError as error:
-            user = await pool.fetchval("SELECT current_user")
+            user = await databases[0].fetchval("SELECT session_user")
             raise ServiceAway(f"{_RIGHTS.format(user=user)} ({str(error).splitlines()[0]})") from error
         except asyncpg.InvalidParameterValueError as error:
             raise InputUnusable(str(error)) from error
@@ -63,8 +76,9 @@ def add_to(app: Commands) -> None:
 
 async def segments(shard: ShardOption = None, as_json: AsJson = False) -> None:
     """Print the segments of the log: range, state, what keeps each in the database, sizes, age."""
-    async with open_log() as pool:
-        rows = [dict(row) for row in await list_segments(pool, shard)]
+    async with _databases(shard) as databases:
+        rows = [dict(row) for database in databases for row in await list_segments(database, shard)]
+    rows.sort(key=lambda row: (row["shard"], row["first_seq"]))
     shown = []
     for row in rows:
         row["age"] = "" if row["full_since"] is None else _age(datetime.now(UTC) - row["full_since"])
@@ -104,17 +118,19 @@ async def archive(
     stop = stop_on_signals()
     while not stop.is_set():
         found = 0
-        async with _as_archiver() as connection:
-            log_name, _, shard = (await origin_of(connection, 0)).rpartition("/")
-            if not shard.isdigit():
+        async with _as_archiver() as databases:
+            log_name = await log_name_of(databases[0])
+            if log_name is None:
                 raise InputUnusable("the log has no checkpoint yet: start the log writer")
             store = Archive.open(settings, log_name)
-            async for step in Ageing(connection, store, policy).run():
-                found += 1
-                _tell(step, as_json)
+            for database in databases:
+                async for step in Ageing(database, store, policy).run():
+                    found += 1
+                    _tell(step, as_json)
             if once:
                 if not found and not as_json:
-                    echo(why_nothing([dict(one) for one in await list_segments(connection)], policy))
+                    segments = [dict(one) for database in databases for one in await list_segments(database)]
+                    echo(why_nothing(segments, policy))
                 return
         try:
             await asyncio.wait_for(stop.wait(), INTERVAL.total_seconds())
@@ -164,16 +180,17 @@ async def restore(
     """
     if (segment is None) != drop:
         raise InputUnusable("name a segment with --segment, or drop what was restored with --drop")
-    async with _as_archiver() as connection:
+    async with _as_archiver(None if segment is None else shard) as databases:
         if segment is None:
-            freed = await drop_restored(connection)
+            freed = sum([await drop_restored(database) for database in databases])
             if as_json:
                 print_json({"freed_bytes": freed})
             else:
                 echo(f"dropped: {_size(freed)} are free again")
             return
-        log_name = (await origin_of(connection, shard)).rpartition("/")[0]
-        done = await restore_segment(connection, Archive.open(ArchiveSettings(), log_name), shard, segment)
+        (database,) = databases
+        log_name = (await origin_of(database, shard)).rpartition("/")[0]
+        done = await restore_segment(database, Archive.open(ArchiveSettings(), log_name), shard, segment)
     if as_json:
         print_json(
             {"shard": shard, "first_seq": done.first, "last_seq": done.last, "rows": done.rows, "bytes": done.bytes}
@@ -203,11 +220,11 @@ async def add(
         hash_ = None if contract is None else bytes.fromhex(contract)
     except ValueError:
         raise InputUnusable(f"--contract {contract}: give its SHA-256 as 64 hex digits") from None
-    async with _as_archiver() as connection:
+    async with _as_archiver() as databases:
         day = None if until is None else until.replace(tzinfo=UTC)
-        if not await names_something(connection, session=session, run=run, contract=hash_):
+        if not any([await names_something(one, session=session, run=run, contract=hash_) for one in databases]):
             echo(f"apc: the log has no {_named(session, run)} yet: it is held from its first entry on", file=sys.stderr)
-        echo(str(await hold(connection, reason, session=session, run=run, contract=hash_, until=day)))
+        echo(str(await hold(databases, reason, session=session, run=run, contract=hash_, until=day)))
 
 
 def _named(session: str | None, run: str | None) -> str:
@@ -238,6 +255,6 @@ def _held(row: dict[str, Any]) -> str:
 @holds.command()
 async def lift(held: Annotated[UUID, typer.Argument(metavar="HOLD", help="The hold's id.")]) -> None:
     """End a hold; an entry of every shard tells of it."""
-    async with _as_archiver() as connection:
-        await lift_hold(connection, held)
+    async with _as_archiver() as databases:
+        await lift_hold(databases, held)
     echo(f"hold {held} is lifted")

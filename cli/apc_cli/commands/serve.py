@@ -215,9 +215,10 @@ async def run_archiver() -> None:
         if pool is None:
             return
         try:
-            archiver = Archiver(pool, settings, policy)
-            service.problems = lambda: archiver.problems
-            await archiver.run(service.stop)
+            async with _databases(pool, LONGEST_STATEMENT) as databases:
+                archiver = Archiver(databases, settings, policy)
+                service.problems = lambda: archiver.problems
+                await archiver.run(service.stop)
         finally:
             await pool.close()
 
@@ -232,9 +233,11 @@ async def _open_pool(command_timeout: timedelta = timedelta(seconds=60)) -> asyn
     return await open_pool(database.url, max_size=database.database_pool, command_timeout=command_timeout)
 
 
-def _databases(home: asyncpg.Pool) -> AbstractAsyncContextManager[LogDatabases]:
+def _databases(
+    home: asyncpg.Pool, command_timeout: timedelta = timedelta(seconds=60)
+) -> AbstractAsyncContextManager[LogDatabases]:
     database = DatabaseSettings()
-    return open_databases(home, database.other_urls, max_size=database.database_pool)
+    return open_databases(home, database.other_urls, max_size=database.database_pool, command_timeout=command_timeout)
 
 
 async def _connect_bus(name: str) -> Bus:

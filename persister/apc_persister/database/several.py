@@ -95,6 +95,7 @@ async def place_shard(databases: Databases, shard: int, name: str, urls: Mapping
         raise MoveImpossible(f"shard {shard} is moving to {moving_to}: `apc shard move` ends that first")
     if shard == 0 and name != HOME:
         raise MoveImpossible("shard 0 stays at home: the registry is read from it")
+    await _share_holds(databases, name)
     # The one that had it refuses it before the other takes it.
     for where in [one for one in databases if one != name] + [name]:
         try:
@@ -107,6 +108,17 @@ async def place_shard(databases: Databases, shard: int, name: str, urls: Mapping
     log.info("shard_placed", shard=shard, database=name, before=before)
     await after_switch(databases, urls or {})
     return before
+
+
+_HOLDS = "SELECT to_jsonb(hold)::text FROM apc_guard.holds AS hold"
+_ADOPT_HOLD = "SELECT apc_guard.adopt_hold($1::text::jsonb)"
+
+
+async def _share_holds(databases: Databases, name: str) -> None:
+    """Let a database know every hold before it has the first entry of a shard."""
+    for other in databases:
+        for row in await databases[other].fetch(_HOLDS) if other != name else ():
+            await databases[name].execute(_ADOPT_HOLD, row[0])
 
 
 async def switch_place(databases: Databases, shard: int, name: str) -> None:
@@ -263,6 +275,7 @@ class Move:
         await self._copy(source)
         crash_point("move.after_copy")
         await self._verify(source)
+        await _share_holds(self.databases, self.target)
         await self.databases[self.target].execute(_OPEN, self.shard)
         crash_point("move.after_open")
         await switch_place(self.databases, self.shard, self.target)

@@ -1,39 +1,29 @@
 """Readings of a log that was released: each is complete, or an error with the place of what is missing."""
 
-import importlib
-import inspect
-import pkgutil
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from collections.abc import AsyncIterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import asyncpg
 import orjson
 import pytest
+from tests.support.log.answers import EARLY, RUN, SESSION, Answers, arguments, given_to, readings
 from tests.support.log.archived import APPROVAL, ReleasedLog, full_log
 from tests.support.log.tampering import disable_guards
 
-import apc_log.queries
 from apc_bus.settings import PersisterSettings
 from apc_cli.doctor.agents import look_at_dead_letters
-from apc_contracts.contract.contract import load_contract, packaged_contract_bytes
+from apc_contracts.contract.contract import packaged_contract_bytes
 from apc_log.archive import BLOCK, Archive
 from apc_log.errors import ArchiveUnavailable
 from apc_log.heads import released_until
 from apc_log.offline_verifier import check_file
 from apc_log.queries.activity import latest_packets
-from apc_log.queries.dead import DeliveryId
 from apc_log.queries.health import days_here, days_left, read_growth
-from apc_log.queries.news import Passage
 from apc_log.queries.packet_pages import page_of_packets, sessions_of_packet
-from apc_log.queries.packets import Position, TracePage, list_agent_packets, trace
+from apc_log.queries.packets import Position, TracePage, trace
 from apc_log.queries.replay import read_recorded, replay, verify_run
 from apc_log.queries.search import Found, Wanted, search_log
-from apc_log.queries.session_pages import CountedRanges
 from apc_persister.archiving import ArchivedLeaves
 from apc_persister.evidence.checkpoint import load_signer
 from apc_persister.evidence.documents import bundle_lines
@@ -42,8 +32,6 @@ from apc_persister.verification.log_ends import check_registry, compare_stayed, 
 from apc_persister.verification.verify import verify_shard
 
 pytestmark = [pytest.mark.postgres, pytest.mark.long]
-EARLY = datetime(2020, 1, 1, tzinfo=UTC)
-SESSION, RUN = "session-of-run-0", "run-0"
 OPEN = "session-of-run-1"
 # Of tables that stay as a whole, or of what is said to be of the database alone.
 UNDIVIDED = frozenset(
@@ -59,12 +47,6 @@ UNDIVIDED = frozenset(
 )
 ITSELF = frozenset({"latest_packets", "read_recorded", "search_log"})
 """Look into the archive themselves: each has a test below."""
-WHOLE = frozenset(
-    "page_of_arbitrations count_set_aside list_dead count_unstored entries_of_shard ids_that_end count_deliveries "
-    "list_news list_refused count_verdicts count_late_heartbeats past_trials count_conflicts count_retried "
-    "list_invocations count_recent".split()
-)
-"""Looks at the whole log, or all of a time: an error with an archive as well."""
 
 
 @pytest.fixture
@@ -74,61 +56,10 @@ async def log(postgres_url: str, tmp_path: Path) -> AsyncIterator[ReleasedLog]:
         yield log
 
 
-def readings() -> Iterator[tuple[str, Callable[..., Awaitable[Any]]]]:
-    """Yield every public reading of the log's queries, by its name."""
-    for module in pkgutil.iter_modules(apc_log.queries.__path__):
-        found: ModuleType = importlib.import_module(f"apc_log.queries.{module.name}")
-        for name, function in vars(found).items():
-            if inspect.isfunction(function) and function.__module__ == found.__name__ and name[0] != "_":
-                if next(iter(inspect.signature(function).parameters), "") in ("pool", "connection"):
-                    yield name, function
-
-
 def test_every_reading_is_complete_or_named_here() -> None:
     """A new reading of the log says what it looks at."""
     named = {name for name, function in readings() if "reads" not in vars(function)}
     assert named == UNDIVIDED | ITSELF
-
-
-async def arguments(pool: asyncpg.Pool) -> dict[str, Any]:
-    """Return for each name of a parameter what the readings are asked for."""
-    rows = await list_agent_packets(pool, session_id=SESSION, limit=50)
-    claim = next(row for row in rows if row.packet_type == "CLAIM")
-    last = await pool.fetchval("SELECT next_seq - 1 FROM apc_log.shards")
-    delivery = DeliveryId(SESSION, rows[0].packet_id, rows[0].recipients[0])
-    return {
-        **{"session_id": SESSION, "run_id": RUN, "packet_id": claim.packet_id, "limit": 100, "shard": 0},
-        **{"place": rows[0].position, "places": [row.position for row in rows], "position": rows[0].position},
-        **{"positions": [row.seq for row in rows], "after": 0, "last": last, "width": 1000, "newest": False},
-        **{"given": {"session_id": SESSION}, "look_at": 500, "text": "word", "packets": rows, "since": EARLY},
-        **{"step": timedelta(days=1000), "days": 3000, "packet_ids": [row.packet_id for row in rows]},
-        **{"delivery": delivery, "deliveries": [delivery], "named": None, "done": claim.packet_id, "user": "u"},
-        **{"passage": Passage({0: last}), "wanted": [(SESSION, row.packet_id) for row in rows], "only": RUN},
-        **{"answers": [], "sender": claim.sender_agent_id, "halt_reason": None, "dead": [], "agent_id": "receiver-0"},
-        **{"contract": load_contract(), "silence": timedelta(minutes=1), "packet_types": ["CLAIM"], "but_not": "x"},
-        **{"most_runs": 10, "kind": "packet", "end": str(claim.packet_id)[-6:]},
-    }
-
-
-def given_to(name: str, function: Callable[..., Any], known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a reading: what it cannot do without, and what narrows it."""
-    given: dict[str, Any] = {}
-    for parameter in list(inspect.signature(function).parameters.values())[1:]:
-        if parameter.kind is parameter.VAR_KEYWORD:
-            given |= {"session_id": SESSION} if name not in ("page_of_arbitrations",) else {}
-        elif parameter.default is parameter.empty:
-            given[parameter.name] = known.get(parameter.name)
-    if name == "effects_of":
-        given["packets"] = known["wanted"]
-    if name in ("run_packets",):
-        given.pop("after", None)
-    if name == "session_figures":
-        given["place"] = type("Place", (), {"session_id": SESSION, "shard": 0})()
-    if name in ("page_of_packets",):
-        given["after"] = None
-    if name == "search_packets":
-        given["after"] = None
-    return given
 
 
 async def test_each_reading_of_a_released_log_is_the_same_or_an_error(log: ReleasedLog) -> None:
@@ -153,39 +84,12 @@ async def test_each_reading_of_a_released_log_is_the_same_or_an_error(log: Relea
         [row async for row in replay(log.pool, RUN)]
 
 
-def comparable(result: Any) -> Any:
-    """Return a result without what has no order: the counts of a range."""
-    if isinstance(result, CountedRanges):
-        return Counter(result.packets), Counter(map(repr, result.hops)), result.single
-    return result
-
-
 @pytest.mark.parametrize("released", [1, 2])
 async def test_each_reading_goes_on_in_the_archive(log: ReleasedLog, released: int) -> None:
-    known = await arguments(log.pool)
-    complete = {name: function for name, function in readings() if "reads" in vars(function)}
-    asked = {name: (function, given_to(name, function, known)) for name, function in complete.items()}
-    before = {name: await function(log.pool, **given) for name, (function, given) in asked.items()}
-    replayed = [row async for row in replay(log.pool, RUN)]
+    before = await Answers.of(log.pool)
     await log.release(released)
     log.attach()
-
-    refused, wrong = set[str](), list[str]()
-    for name, (function, given) in asked.items():
-        try:
-            result = await function(log.pool, **given)
-        except ArchiveUnavailable as error:
-            assert "only sessions, runs and packets are looked for" in str(error), name
-            refused.add(name)
-        except Exception as error:
-            wrong.append(f"{name} {error!r}"[:300])
-        else:
-            if name == "read_surroundings":
-                result = replace(result, now=before[name].now)
-            wrong += [] if comparable(result) == comparable(before[name]) else [name]
-    assert wrong == []
-    assert refused == WHOLE
-    assert [row async for row in replay(log.pool, RUN)] == replayed
+    await before.compare(log.pool)
 
 
 OF_SESSION = {"session_id": SESSION}

@@ -33,6 +33,8 @@ EXPORTED = """
 INSERT INTO apc_log.checkpoint_exports (shard, target, tree_size) SELECT 1, 'held', next_seq FROM apc_log.shards
 ON CONFLICT (shard, target) DO UPDATE SET tree_size = excluded.tree_size
 """
+HOLD = "SELECT apc_guard.hold($1, NULL, NULL, 'a dispute', NULL)"
+HELD = "SELECT hold_id FROM apc_log.holds WHERE is_in_force"
 CONFLICTS = "SELECT count(*) FROM apc_log.packet_conflicts"
 
 
@@ -74,17 +76,20 @@ async def test_a_filled_shard_moves_and_goes_on_behind_its_last_entry(two: TwoDa
     async with two.writing():
         await log(300)
         await until(two.has_entries(two.home, 1, 600))
+        held = await two.home.fetchval(HOLD, "of-1")
+        await until(two.has_entries(two.home, 1, 601))
         assert await move(two) == "home"
+        assert [row["hold_id"] for row in await two.east.fetch(HELD)] == [held], "what is held stays held there"
         await log(3)  # the gate of before still holds it: nothing is fenced
-        await until(two.has_entries(two.east, 1, 607))
+        await until(two.has_entries(two.east, 1, 608))
         await gates[1].open()
         await log(2)
-        await until(two.has_entries(two.east, 1, 611))
+        await until(two.has_entries(two.east, 1, 612))
         assert await move(two) == "east", "again"
     rows = await two.east.fetch(PACKETS)
     assert [row["packet_id"] for row in rows] == sent, "none is lost or doubled, and they are in order"
     assert [row["batch_no"] for row in rows] == [1] * 300 + [2] * 3 + [1] * 2
-    assert [row["kind"] for row in await two.east.fetch(EVENTS)] == ["moved"]
+    assert [row["kind"] for row in await two.east.fetch(EVENTS)] == ["hold", "moved"]
     for kind in TABLES:
         before, now = [await pool.fetchval(ROWS.format(kind)) for pool in (two.home, two.east)]
         assert before <= now, kind
@@ -93,13 +98,13 @@ async def test_a_filled_shard_moves_and_goes_on_behind_its_last_entry(two: TwoDa
     async with two.home.acquire() as home, two.east.acquire() as east:
         assert await read_place(home, 1) == ("east", None)
         assert await shards_away({"home": home, "east": east}) == {1: "east"}
-    assert (await read_ends(two.home))[1] == 601, "the log of before ends with the entry that says where it goes on"
+    assert (await read_ends(two.home))[1] == 602, "the log of before ends with the entry that says where it goes on"
     with pytest.raises(asyncpg.ObjectNotInPrerequisiteStateError, match="shard 1 is not in database home: it is away"):
         await two.home.execute("UPDATE apc_log.shards SET next_seq = next_seq + 1 WHERE shard = 1")
     with pytest.raises(MoveImpossible, match="shard 1 was in home before"):
         await move(two, "home")
     await two.home.execute("SELECT apc_guard.maintain('a maintenance passes the shards by that are away')")
-    assert (await read_ends(two.home))[1] == 601
+    assert (await read_ends(two.home))[1] == 602
 
 
 async def test_each_use_of_a_protocol_is_summed_in_one_database(two: TwoDatabases) -> None:

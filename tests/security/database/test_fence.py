@@ -19,6 +19,7 @@ ACTS = (
     "SELECT apc_guard.open_shard(2)",
     "SELECT apc_guard.adopt_events(2, '[]')",
     "SELECT apc_guard.adopt_segment('{}')",
+    "SELECT apc_guard.adopt_hold('{}')",
     "SELECT apc_guard.forget_counts(2)",
     "UPDATE apc_guard.shards_here SET state = 'here'",
     "UPDATE apc_guard.database_name SET name = 'east'",

@@ -188,15 +188,16 @@ SELECT session_id, shard, 1, 1, substr(session_id, 12), 'RESULT_READY', session_
 FROM apc_log.unopened_sessions
 """
 _EXPORTED = """
-INSERT INTO apc_log.checkpoint_exports (shard, target, tree_size) SELECT 0, 'held', next_seq FROM apc_log.shards
+INSERT INTO apc_log.checkpoint_exports (shard, target, tree_size) SELECT shard, 'held', next_seq FROM apc_log.shards
 """
 
 
 class ReleasedLog:
     """A log, and what of its two segments was released."""
 
-    def __init__(self, pool: asyncpg.Pool, log_name: str, folder: Path) -> None:
+    def __init__(self, pool: asyncpg.Pool, log_name: str, folder: Path, shard: int = 0) -> None:
         self.pool = pool
+        self.shard = shard
         self.log_name = log_name
         self.folder = folder
         self.archive = Archive(folder / "archive", log_name, cache=folder / "cache")
@@ -217,24 +218,24 @@ class ReleasedLog:
     @property
     def places(self) -> list[str]:
         """Where the objects of the segments stand."""
-        return [place_of(f"{self.log_name}/0", 1 + number * BLOCK) for number in range(SEGMENTS)]
+        return [place_of(f"{self.log_name}/{self.shard}", 1 + number * BLOCK) for number in range(SEGMENTS)]
 
-    def attach(self) -> None:
-        """Let the pool read the archive."""
+    def attach(self, pool: asyncpg.Pool | None = None) -> None:
+        """Let a pool read the archive; None = its own."""
         settings = ArchiveSettings(archive_url=self.archive.location, data_dir=self.folder)
-        read_archive(self.pool, settings)
+        read_archive(pool or self.pool, settings)
 
 
 @asynccontextmanager
-async def full_log(url: str, folder: Path) -> AsyncIterator[ReleasedLog]:
+async def full_log(url: str, folder: Path, shard: int = 0) -> AsyncIterator[ReleasedLog]:
     """Give a log of two full segments, nothing released: session-of-run-1 is open, the others have ended."""
-    name, _, _ = await write_segments(url)
+    name, _, _ = await write_segments(url, shard)
     pool = await open_pool(url, max_size=4)
     try:
         await Follower(pool).catch_up()
         async with pool.acquire() as connection, connection.transaction():
             await connection.execute(_BEGIN_SESSIONS)
             await connection.execute("DELETE FROM apc_log.unopened_sessions")
-        yield ReleasedLog(pool, name, folder)
+        yield ReleasedLog(pool, name, folder, shard)
     finally:
         await pool.close()

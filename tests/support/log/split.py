@@ -56,8 +56,8 @@ WHERE relnamespace IN ('apc_log'::regnamespace, 'apc_guard'::regnamespace) AND r
 """
 
 
-async def write_log(url: str, *, batches: int = 3, shards: Iterable[int] = range(SHARDS)) -> None:
-    """Write a log of two shards: three runs with a session in each of them, and one run in the second shard alone."""
+async def write_log(url: str, *, batches: int = 3, shards: Iterable[int] = range(SHARDS), second: int = 1) -> None:
+    """Write a log of two shards: three runs with a session in each of them, and one run in shard `second` alone."""
     pool = await open_pool(url, max_size=2)
     connection = await take_connection(pool, timedelta(seconds=60))
     signer = load_signer(PersisterSettings())
@@ -70,8 +70,8 @@ async def write_log(url: str, *, batches: int = 3, shards: Iterable[int] = range
 
         await write(encode(EpochOpen(LOG_BATCH_VERSION, shard, uuid4())), EPOCH_OPEN_TYPE)
         for number in range(batches):
-            entries = [*_of_shard(shard, number), *_measured(shard, number)]
-            sessions = _sessions(shard) if number == 0 else []
+            entries = [*_of_shard(number, shard == second), *_measured(shard, number, shard == second)]
+            sessions = _sessions(shard, shard == second) if number == 0 else []
             batch = LogBatch(LOG_BATCH_VERSION, shard, 1, number + 1, datetime.now(UTC), entries, sessions)
             await write(encode(batch), LOG_BATCH_TYPE)
     await drop_connection(pool, connection)
@@ -86,29 +86,29 @@ async def _count(pool: asyncpg.Pool) -> None:
     await pool.execute("ANALYZE")
 
 
-def _session(shard: int, run_id: str) -> str:
-    return f"session-of-{run_id}" if shard == 0 else f"second-of-{run_id}"
+def _session(run_id: str, is_second: bool) -> str:
+    return f"second-of-{run_id}" if is_second else f"session-of-{run_id}"
 
 
-def _of_shard(shard: int, number: int) -> Iterator[Entry]:
+def _of_shard(number: int, is_second: bool) -> Iterator[Entry]:
     """Packets of all fates, in the sessions of a shard; its last run is `run-3` in the second one."""
     for entry in spoken_entries(number):
         session_id = getattr(entry, "session_id", None)
-        if session_id is None or shard == 0:
+        if session_id is None or not is_second:
             yield entry
             continue
         run_id = session_id.removeprefix("session-of-")
         run_id = "run-3" if run_id == "run-2" else run_id
-        changes = {"session_id": _session(shard, run_id)} | ({"run_id": run_id} if hasattr(entry, "run_id") else {})
+        changes = {"session_id": _session(run_id, is_second)} | ({"run_id": run_id} if hasattr(entry, "run_id") else {})
         yield structs.replace(entry, **changes)
 
 
-def _measured(shard: int, number: int) -> Iterator[Entry]:
+def _measured(shard: int, number: int, is_second: bool) -> Iterator[Entry]:
     """EVALs of tasks that TRANSFERs of both shards were sent to."""
     for place in range(12):
         run_id = f"run-{place % 2}"
         packet = packet_entry(
-            session_id=_session(shard, run_id),
+            session_id=_session(run_id, is_second),
             run_id=run_id,
             task_id=f"task-{place % 7}",
             packet_type="EVAL",
@@ -121,13 +121,13 @@ def _measured(shard: int, number: int) -> Iterator[Entry]:
         )  # fmt: skip
 
 
-def _sessions(shard: int) -> list[SessionUpdate]:
+def _sessions(shard: int, is_second: bool) -> list[SessionUpdate]:
     found = []
-    for run_id in ("run-0", "run-1", "run-2" if shard == 0 else "run-3"):
+    for run_id in ("run-0", "run-1", "run-3" if is_second else "run-2"):
         is_open = run_id == "run-1"
         opened = datetime(2026, 1, 1, 12, shard, tzinfo=UTC)
         document = SessionDocument(
-            session_id=_session(shard, run_id), run_id=run_id, task_id="task-1", opener="user-1",
+            session_id=_session(run_id, is_second), run_id=run_id, task_id="task-1", opener="user-1",
             contract_hash=load_contract().hash.hex(), start_packet_id=START, opened_at=opened,
             swarms={"swarm-1": [f"member-{shard}"]}, members=[f"member-{shard}"], task_ids=[], generation_limit=3,
             generation_deadline_ms=1000, state_deadline_ms=1000, max_rounds=2, veto_window_ms=10, budgets={},
@@ -136,7 +136,7 @@ def _sessions(shard: int) -> list[SessionUpdate]:
         )  # fmt: skip
         found.append(
             SessionUpdate(
-                session_id=_session(shard, run_id), run_id=run_id, state=document.state, is_terminal=not is_open,
+                session_id=_session(run_id, is_second), run_id=run_id, state=document.state, is_terminal=not is_open,
                 round=0, generation=0, step=1, open_deliveries=int(is_open), document=msgspec.json.encode(document),
             )
         )  # fmt: skip

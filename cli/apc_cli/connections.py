@@ -5,8 +5,8 @@ it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -23,7 +23,7 @@ from apc_bus.settings import ArchiveSettings, BusSettings, ConsoleSettings, Data
 from apc_bus.settings.database import HOME
 from apc_bus.topology import AgentQueues, Topology
 from apc_cli.errors import InputUnusable, ServiceAway
-from apc_log.heads import holds_log
+from apc_log.heads import AnyConnection, holds_log
 from apc_log.placement import Databases, objection_to, read_databases, read_open_sessions
 from apc_log.registry import read_registry, registered_agents
 
@@ -118,6 +118,23 @@ async def open_database(
         if name == HOME:
             raise
         raise ServiceAway(str(DatabasePartAway([name], shards, first_line(error)))) from error
+
+
+@asynccontextmanager
+async def connect_databases(
+    longest: timedelta = timedelta(seconds=60), shard: int | None = None
+) -> AsyncIterator[Mapping[str, AnyConnection]]:
+    """Yield a connection to every database of the log by its name, home first, or to the one that has a shard.
+
+    Raises as `open_shard`.
+    """
+    async with database_url(BusSettings(), DatabaseSettings()) as home, AsyncExitStack() as stack:
+        databases = await find_databases(home)
+        found: dict[str, AnyConnection] = {}
+        for name in (HOME, *sorted(databases.others)) if shard is None else [databases.name_of(shard)]:
+            pool, _ = await stack.enter_async_context(open_database(databases, name, longest))
+            found[name] = await stack.enter_async_context(pool.acquire())
+        yield found
 
 
 async def find_databases(url: str) -> Databases:

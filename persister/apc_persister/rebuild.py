@@ -117,7 +117,7 @@ COUNTS = ("task_tallies", "transfer_rulings", "protocol_tallies", "protocol_task
 SUMS = ("run_changes", "protocol_sums", "summed_uses")
 """What function `sum_run` makes of them, and when; the persister sums the runs again (apc_persister.service)."""
 _IS_RELEASED = "SELECT EXISTS (SELECT FROM apc_log.segments WHERE state IN ('released', 'expired'))"
-_HEADS = "SELECT shard, next_seq FROM apc_log.shards ORDER BY shard FOR UPDATE"
+_HEADS = "SELECT shard, next_seq FROM apc_log.shards WHERE moved_to IS NULL ORDER BY shard FOR UPDATE"
 _SIGNED = """
 SELECT tree_size, root_hash FROM apc_log.log_checkpoints WHERE shard = $1 ORDER BY tree_size DESC LIMIT 1
 """

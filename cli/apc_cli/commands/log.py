@@ -27,7 +27,7 @@ from apc_cli.commands.log_verification import (
     verify_archive,
     verify_log,
 )
-from apc_cli.connections import open_log, open_shard
+from apc_cli.connections import connect_databases, open_log, open_shard
 from apc_cli.errors import InputUnusable, ServiceAway
 from apc_cli.output.files import read_bytes, write_bytes
 from apc_cli.output.output import AsJson, opened, to_json
@@ -49,7 +49,7 @@ from apc_persister.evidence.documents import (
     prove_entry,
 )
 from apc_persister.openlineage import openlineage_events
-from apc_persister.rebuild import rebuild_projections
+from apc_persister.rebuild import Rebuilt, rebuild_projections
 
 _ENTRY = re.compile(r"(\d{1,9})/(\d{1,16})")
 
@@ -331,8 +331,14 @@ async def rebuild(
     Run it as a member of apc_owner, when projections were changed; `verify` names them.
     """
     available = [load_contract(), *map(load_contract, contract or [])]
-    async with open_log(is_home_alone=True) as pool, pool.acquire() as connection:
-        done = await rebuild_projections(connection, available)
+    async with connect_databases() as databases:
+        for name, connection in databases.items():
+            if len(databases) > 1:
+                echo(f"database {name}:")
+            _tell_rebuilt(await rebuild_projections(connection, available))
+
+
+def _tell_rebuilt(done: Rebuilt) -> None:
     echo(
         f"{numbered(done.shards, 'shard')}: {numbered(done.rows, 'row')} of counts rebuilt, "
         f"{numbered(done.edges, 'edge')} of the tree mended"

@@ -4,7 +4,7 @@ import asyncio
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 from uuid import UUID
@@ -12,10 +12,9 @@ from uuid import UUID
 import asyncpg
 import typer
 
-from apc_bus.settings import ArchiveSettings, BusSettings, DatabaseSettings
-from apc_bus.settings.database import HOME
+from apc_bus.settings import ArchiveSettings
 from apc_cli.commands.group import Commands
-from apc_cli.connections import LONGEST_STATEMENT, database_url, find_databases, open_database, open_log
+from apc_cli.connections import LONGEST_STATEMENT, connect_databases, open_log
 from apc_cli.errors import InputUnusable, ServiceAway
 from apc_cli.output.output import AsJson, print_json, print_rows
 from apc_cli.output.terminal import echo
@@ -43,20 +42,9 @@ ShardOption = Annotated[int | None, typer.Option("--shard", min=0, help="Of this
 
 
 @asynccontextmanager
-async def _databases(shard: int | None) -> AsyncIterator[list[AnyConnection]]:
-    """Yield a connection to every database of the log, home first, or to the one that has a shard."""
-    async with database_url(BusSettings(), DatabaseSettings()) as home, AsyncExitStack() as stack:
-        databases = await find_databases(home)
-        found: list[AnyConnection] = []
-        for name in (HOME, *sorted(databases.others)) if shard is None else [databases.name_of(shard)]:
-            pool, _ = await stack.enter_async_context(open_database(databases, name, LONGEST_STATEMENT))
-            found.append(await stack.enter_async_context(pool.acquire()))
-        yield found
-
-
-@asynccontextmanager
 async def _as_archiver(shard: int | None = None) -> AsyncIterator[list[AnyConnection]]:
-    async with _databases(shard) as databases:
+    async with connect_databases(LONGEST_STATEMENT, shard) as found:
+        databases = list(found.values())
         try:
             yield databases
         except asyncpg.InsufficientPrivilegeError as error:
@@ -76,8 +64,8 @@ def add_to(app: Commands) -> None:
 
 async def segments(shard: ShardOption = None, as_json: AsJson = False) -> None:
     """Print the segments of the log: range, state, what keeps each in the database, sizes, age."""
-    async with _databases(shard) as databases:
-        rows = [dict(row) for database in databases for row in await list_segments(database, shard)]
+    async with connect_databases(LONGEST_STATEMENT, shard) as databases:
+        rows = [dict(row) for database in databases.values() for row in await list_segments(database, shard)]
     rows.sort(key=lambda row: (row["shard"], row["first_seq"]))
     shown = []
     for row in rows:

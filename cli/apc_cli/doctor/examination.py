@@ -1,11 +1,12 @@
 """`apc doctor`: run all checks in order; one that fails to run becomes a finding and does not stop the others."""
 
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 
 import asyncpg
 import typer
 
-from apc_bus.database import open_pool
+from apc_bus.database import DATABASE_AWAY, open_pool
 from apc_bus.settings import BusSettings, DatabaseSettings, OrchestratorSettings
 from apc_bus.topology import Topology
 from apc_cli.connections import PATIENCE, database_url, topology_url
@@ -43,6 +44,9 @@ from apc_cli.doctor.log import (
 )
 from apc_cli.output.output import AsJson, print_rows
 from apc_client.registration import inboxes_of, topology_of
+from apc_log.errors import DatabasesUnjoinable
+from apc_log.heads import holds_log
+from apc_log.placement import read_databases
 from apc_log.registry import registered_agents
 
 PERMISSIONS_FIX = "correct APC_AMQP_URL, or register the agent that it names with another --broker-user"
@@ -58,7 +62,10 @@ async def examine() -> list[Finding]:
         findings, pool = await _database(stack, settings, database)
         if not settings.amqp_nodes:
             return [ok("broker", "in process: no APC_AMQP_URL"), *findings]
-        return [*await _broker(settings, pool), *findings]
+        whole = pool
+        if pool is not None and database.other_urls:
+            whole = await attempt("databases", _open_pool(stack, settings, database, is_whole=True), findings)
+        return [*await _broker(settings, pool, whole), *findings]
 
 
 async def _database(
@@ -75,6 +82,19 @@ async def _database(
         return findings, None
     findings += await look("shards", look_at_places(pool, settings.shards))
     findings += await look("databases", look_at_databases(pool, database, settings.shards))
+    findings += [*await _look_at_log(pool), *await look("effects", look_at_effects(pool))]
+    for name, url in database.other_urls.items():
+        with suppress(*DATABASE_AWAY):  # said by look_at_databases
+            other = await open_pool(url, max_size=2, wait=PATIENCE)
+            stack.push_async_callback(other.close)
+            found = [one for one in await _look_at_log(other) if one.status is not Status.OK]
+            findings += [replace(one, finding=f"{name}: {one.finding}") for one in found]
+    return findings, pool
+
+
+async def _look_at_log(pool: asyncpg.Pool) -> list[Finding]:
+    """Check what is in one database of the log."""
+    findings: list[Finding] = []
     for check, looking in (
         ("recorded time", look_at_recorded_time),
         ("log end", look_at_evidence),
@@ -84,16 +104,21 @@ async def _database(
         ("checkpoints", look_at_checkpoints),
         ("dead letters", look_at_dead_letters),
         ("inputs set aside", look_at_inputs_set_aside),
-        ("effects", look_at_effects),
     ):
         findings += await look(check, looking(pool))
-    return findings, pool
+    return findings
 
 
-async def _open_pool(stack: AsyncExitStack, settings: BusSettings, database: DatabaseSettings) -> asyncpg.Pool:
+async def _open_pool(
+    stack: AsyncExitStack, settings: BusSettings, database: DatabaseSettings, *, is_whole: bool = False
+) -> asyncpg.Pool:
+    """Return a pool on the home database, or on all databases of the log as one."""
     url = await stack.enter_async_context(database_url(settings, database))
-    pool = await open_pool(url, max_size=2, wait=PATIENCE)
+    parts = (await read_databases(url, database.other_urls)).parts if is_whole else None
+    pool = await open_pool(url, max_size=2, wait=PATIENCE, parts=parts)
     stack.push_async_callback(pool.close)
+    if is_whole and not await holds_log(pool):
+        raise DatabasesUnjoinable("the databases of APC_DATABASES are not read together yet: run `apc migrate`")
     return pool
 
 
@@ -102,7 +127,8 @@ async def _look_at_database(pool: asyncpg.Pool, database: DatabaseSettings) -> l
         return await look_at_database(connection, may_be_undurable=database.allow_undurable_database)
 
 
-async def _broker(settings: BusSettings, pool: asyncpg.Pool | None) -> list[Finding]:
+async def _broker(settings: BusSettings, pool: asyncpg.Pool | None, whole: asyncpg.Pool | None) -> list[Finding]:
+    """Check the broker; `pool` is of the home database, `whole` of all databases of the log."""
     findings = await look("broker", look_at_nodes(settings.amqp_nodes))
     answering = [url for url, one in zip(settings.amqp_nodes, findings, strict=False) if one.status is Status.OK]
     if not answering:
@@ -123,8 +149,9 @@ async def _broker(settings: BusSettings, pool: asyncpg.Pool | None) -> list[Find
     findings += await look("users", look_at_users(settings, topology))
     findings += await look("cluster", look_at_cluster(settings, topology), "correct APC_MANAGEMENT_URL")
     findings += judge_gates(inspection.depths, range(settings.shards))
+    if whole is not None:
+        findings += await look("log", look_at_lag(whole, inspection.depths, range(settings.shards)))
     if pool is not None:
-        findings += await look("log", look_at_lag(pool, inspection.depths, range(settings.shards)))
         findings += await look("agents", look_at_agents(pool, inspection.depths))
     findings += judge_dead_queue(inspection.depths)
     return [*findings, *await look("permissions", look_at_permissions(settings, topology), PERMISSIONS_FIX)]

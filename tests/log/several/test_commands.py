@@ -15,6 +15,7 @@ from tests.support.log.split import AWAY, as_server_reaches, write_log
 from tests.support.servers import PostgresServer
 
 pytestmark = [pytest.mark.postgres]
+ADD_INDEX = "SELECT apc_guard.maintain('an index more'); CREATE UNIQUE INDEX one_more ON apc_log.shard_epochs (shard, epoch, holder)"
 
 
 @pytest.fixture
@@ -58,6 +59,12 @@ async def test_a_log_of_two_databases_is_read_as_one(urls: list[str], tmp_path: 
     done = await apc("packet", "trace", "--run-id", "run-0", "--limit", "1000", "--json")
     traced = set(re.findall(r'"session_id": *"([^"]+)"', done.stdout))
     assert traced == {"session-of-run-0", "second-of-run-0"}, done.stderr
+    connection = await asyncpg.connect(away)
+    await connection.execute(ADD_INDEX)
+    await connection.close()
+    found = [one["finding"] for one in json.loads((await apc("doctor", "--json")).stdout)]
+    assert "home, east have the shards that home says" in found
+    assert [one for one in found if one.startswith("east: added to apc_log.")], [*found]
     done = await apc("log", "verify", "--json")
     reports = {one["shard"]: one for one in json.loads(done.stdout) if one["shard"] is not None}
     assert sorted(reports) == [0, 1] and all(one["size"] > 500 and not one["findings"] for one in reports.values())

@@ -15,7 +15,10 @@ from tests.support.log.split import AWAY, as_server_reaches, write_log
 from tests.support.servers import PostgresServer
 
 pytestmark = [pytest.mark.postgres]
-ADD_INDEX = "SELECT apc_guard.maintain('an index more'); CREATE UNIQUE INDEX one_more ON apc_log.shard_epochs (shard, epoch, holder)"
+ADD_INDEX = """
+SELECT apc_guard.maintain('an index more');
+CREATE UNIQUE INDEX one_more ON apc_log.shard_epochs (shard, epoch, holder)
+"""
 
 
 @pytest.fixture

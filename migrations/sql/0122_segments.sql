@@ -163,6 +163,22 @@ FROM (SELECT session_id, shard, seq FROM apc_log.agent_packets
 WHERE NOT EXISTS (SELECT FROM apc_log.sessions WHERE sessions.session_id = entry.session_id)
 GROUP BY session_id;
 
+-- In which blocks of 2^16 entries packets name a run: pages of a run read the segments of these. Filled as those of 0114.
+CREATE TABLE apc_log.run_blocks (
+    run_id text NOT NULL,
+    shard integer NOT NULL,
+    block bigint NOT NULL, -- entries block * 2^16 + 1 and on
+    PRIMARY KEY (run_id, shard, block)
+);
+SELECT apc_guard.exempt('apc_log.run_blocks');
+CREATE FUNCTION apc_log.note_blocks(of_shard integer, first_seq bigint, last_seq bigint) RETURNS void
+LANGUAGE sql AS $$
+    INSERT INTO apc_log.run_blocks (run_id, shard, block)
+    SELECT DISTINCT run_id, shard, (seq - 1) >> 16 FROM apc_log.agent_packets
+    WHERE shard = of_shard AND seq BETWEEN first_seq AND last_seq AND run_id IS NOT NULL
+    ON CONFLICT DO NOTHING
+$$;
+
 CREATE OR REPLACE FUNCTION apc_log.first_named(named text, in_shard integer) RETURNS bigint
 LANGUAGE sql STABLE
 RETURN (SELECT CASE WHEN shard = in_shard THEN first_seq ELSE 0 END FROM apc_log.unopened_sessions WHERE session_id = named);

@@ -36,6 +36,7 @@ class Projection:
 PROJECTIONS = (
     Projection("packet_search", ("packet_search",), "apc_log.index_packets"),
     Projection("run_cards", ("run_cards",), "apc_log.write_cards"),
+    Projection("run_blocks", ("run_blocks",), "apc_log.note_blocks"),
     Projection("troubles", ("troubles", "trouble_minutes"), "apc_log.note_troubles"),
     Projection("answers", ("answers",), "apc_log.note_answers"),
     Projection(

@@ -259,7 +259,8 @@ async def page_of_packets(
         f"{RULING if is_ruled else ''} {where} /*within packet*/ /*window packet*/ "
         f"ORDER BY packet.shard {order}, packet.seq {order} LIMIT ${len(values) + 3}"
     )
-    rows = await read_page(statement, values, pool, after, limit, newest=newest, within=bounds)
+    run_id = given.get("run_id")
+    rows = await read_page(statement, values, pool, after, limit, newest=newest, within=bounds, run_id=run_id)
     lines: list[PacketLine] = []
     for _, of_shard in groupby(rows, lambda row: row["shard"]):
         part = list(of_shard)

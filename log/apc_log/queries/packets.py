@@ -447,6 +447,7 @@ SELECT segment.shard, segment.first_seq, segment.last_seq
 FROM apc_log.segments AS segment JOIN apc_log.shards AS head ON head.shard = segment.shard
 WHERE (segment.shard, segment.last_seq) > ($1, $2) AND segment.first_seq < head.next_seq
   AND ($3::integer IS NULL OR segment.shard = $3 AND segment.first_seq <= $5 AND segment.last_seq >= $4)
+  {of_run}
 ORDER BY segment.shard, segment.first_seq LIMIT $6
 """
 _BEFORE = """
@@ -454,9 +455,18 @@ SELECT segment.shard, segment.first_seq, segment.last_seq
 FROM apc_log.segments AS segment JOIN apc_log.shards AS head ON head.shard = segment.shard
 WHERE (segment.shard, segment.first_seq) < ($1, $2) AND segment.first_seq < head.next_seq
   AND ($3::integer IS NULL OR segment.shard = $3 AND segment.first_seq <= $5 AND segment.last_seq >= $4)
+  {of_run}
 ORDER BY segment.shard DESC, segment.first_seq DESC LIMIT $6
 """
-_MOST_WINDOWS = 8
+# Segments with packets of a run, and those that are not looked through for them yet.
+_OF_RUN = """
+  AND (EXISTS (SELECT FROM apc_log.run_blocks AS one WHERE one.run_id = $7 AND one.shard = segment.shard
+               AND one.block BETWEEN (segment.first_seq - 1) >> 16 AND (segment.last_seq - 1) >> 16)
+       OR NOT EXISTS (SELECT FROM apc_log.followed AS place
+                      WHERE place.projection = 'run_blocks' AND place.shard = segment.shard
+                        AND place.seq >= least(segment.last_seq, head.next_seq - 1)))
+"""
+_MOST_WINDOWS, _MOST_OF_RUN = 8, 32
 _MOST_IN_WINDOWS = 127
 """Segments: one, then two, four … sixty-four."""
 _END = Position((1 << 31) - 1, LAST)
@@ -464,17 +474,20 @@ _END = Position((1 << 31) - 1, LAST)
 
 
 async def _windows_of(
-    pool: asyncpg.Pool, after: tuple[int, int], within: LogRange | None, *, newest: bool
+    pool: asyncpg.Pool, after: tuple[int, int], within: LogRange | None, run_id: str | None, *, newest: bool
 ) -> list[LogRange | None]:
     """Return where a page is looked for: ever larger ranges of one shard each, and at last the rest, which is `within`.
 
-    None = all of the log. A page that is found early reads one segment; one that few packets fit reads each once.
+    None = all of the log. A page that is found early reads one segment; one that few packets fit reads each once. With
+    a run those that have none of its packets are passed over.
     """
     given = (None, None, None) if within is None else (within.shard, within.first, within.last)
-    rows = await pool.fetch(_BEFORE if newest else _BEHIND, *after, *given, _MOST_IN_WINDOWS + 1)
+    of_run = () if run_id is None else (run_id,)
+    statement = (_BEFORE if newest else _BEHIND).format(of_run=_OF_RUN if of_run else "")
+    rows = await pool.fetch(statement, *after, *given, _MOST_IN_WINDOWS + 1, *of_run)
     found: list[LogRange | None] = []
     at, size = 0, 1
-    while at < len(rows) and len(found) < _MOST_WINDOWS:
+    while at < len(rows) and len(found) < (_MOST_OF_RUN if of_run else _MOST_WINDOWS):
         of_shard = [row for row in rows[at : at + size] if row["shard"] == rows[at]["shard"]]
         first, last = min(row["first_seq"] for row in of_shard), max(row["last_seq"] for row in of_shard)
         if within is not None:
@@ -493,6 +506,7 @@ async def read_page(
     *,
     newest: bool = False,
     within: LogRange | None = None,
+    run_id: str | None = None,
 ) -> list[Record]:
     """Return at most `limit` rows of packets behind a place, in the order of the log or against it.
 
@@ -505,12 +519,13 @@ async def read_page(
         limit: the largest number of rows.
         newest: against the order of the log.
         within: where all of it stands, if that is known.
+        run_id: the run that all of it names, if that is known.
     """
     place = after or (_END if newest else BEGINNING)
     if getattr(pool, "is_thawed", False):
         return list(await pool.fetch(*bounded(statement, within, *values, *place, limit)))
     rows: list[Record] = []
-    for window in await _windows_of(pool, place, within, newest=newest):
+    for window in await _windows_of(pool, place, within, run_id, newest=newest):
         text, *given = bounded(statement, within, *values, *place, limit - len(rows))
         rows += await pool.fetch(*windowed(text, window, *given))
         if len(rows) == limit:
@@ -579,7 +594,8 @@ async def list_agent_packets(
     session_id, packet_id = filters.get("session_id"), filters.get("packet_id")
     bounds = None if session_id is None else await read_range(pool, [session_id])
     if packet_id is None:
-        records = await read_page(*traced(filters), pool, after, limit, within=bounds)
+        run_id = filters.get("run_id")
+        records = await read_page(*traced(filters), pool, after, limit, within=bounds, run_id=run_id)
         return [to_row(PacketRow, record) for record in records]
     # Ids stand in a narrow table with an index: from there each packet is read where it stands.
     places = await pool.fetch(*bounded(_IDS, bounds, packet_id, session_id, *(after or BEGINNING)))

@@ -22,6 +22,11 @@ class _Compared(NamedTuple):
 
 
 _AT_REST = "run_id NOT IN (SELECT run_id FROM apc_log.unsummed_runs)"
+_IN_DATABASE = """
+NOT EXISTS (SELECT FROM apc_log.segments AS gone WHERE gone.state IN ('released', 'expired')
+    AND gone.shard = run_blocks.shard
+    AND run_blocks.block BETWEEN (gone.first_seq - 1) >> 16 AND (gone.last_seq - 1) >> 16)
+"""
 _COMPARED: Mapping[str, _Compared] = {
     "packet_ids": _Compared(
         2,
@@ -98,6 +103,19 @@ _COMPARED: Mapping[str, _Compared] = {
         FROM apc_log.counted_verdicts AS verdict LEFT JOIN apc_log.run_changes AS change USING (run_id, shard)
         GROUP BY run_id, shard
         """,
+    ),
+    "run_blocks": _Compared(
+        3,
+        "run_id, shard, block",
+        f"""
+        SELECT * FROM (
+            SELECT DISTINCT packet.run_id, packet.shard, (packet.seq - 1) >> 16 AS block
+            FROM apc_log.agent_packets AS packet JOIN apc_log.followed AS place
+              ON place.projection = 'run_blocks' AND place.shard = packet.shard AND place.seq >= packet.seq
+            WHERE packet.run_id IS NOT NULL
+        ) AS run_blocks WHERE {_IN_DATABASE}
+        """,
+        _IN_DATABASE,
     ),
     "summed_uses": _Compared(
         3,

@@ -172,7 +172,7 @@ async def test_tasks_of_an_older_release_are_kept(empty_url: str) -> None:
 _TABLES_OF_THE_LOG = """
 SELECT relname FROM pg_class
 WHERE relnamespace = 'apc_log'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition
-  AND relname NOT IN ('unopened_sessions', 'log_events') ORDER BY relname
+  AND relname NOT IN ('unopened_sessions', 'run_blocks', 'log_events') ORDER BY relname
 """
 _COLUMNS = """
 SELECT string_agg(quote_ident(attname), ', ' ORDER BY attnum) FROM pg_attribute

@@ -27,7 +27,7 @@ PROJECTIONS = {
     *("apc_log.followed", "apc_log.packet_search", "apc_log.packet_search_0_1", "apc_log.run_cards"),
     *("apc_log.troubles", "apc_log.trouble_minutes", "apc_log.answers"),
     *("apc_log.packet_minutes", "apc_log.agent_days", "apc_log.agent_latencies"),
-    *("apc_log.agent_presence", "apc_log.shard_places", "apc_log.unopened_sessions"),
+    *("apc_log.agent_presence", "apc_log.shard_places", "apc_log.unopened_sessions", "apc_log.run_blocks"),
 }
 """Tables of apc_log whose rows may change. A new one belongs here, and its migration calls apc_guard.exempt."""
 

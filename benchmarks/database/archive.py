@@ -257,6 +257,7 @@ async def measure_segments(servers: Servers, figures: Figures) -> None:
             while (await read_ends(pool))[shard] < segments * _SMALL_SEGMENT:
                 await loader.load(50, 50)
             await loader.close()
+        await Follower(pool).catch_up()
         await pool.execute("VACUUM ANALYZE")
         await pool.close()
         pool = await open_pool(url, max_size=1, server_settings=READING)

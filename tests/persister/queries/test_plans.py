@@ -13,8 +13,11 @@ import asyncpg
 import pytest
 from msgspec.structs import replace
 from tests.persister.database.test_statements import _statements
-from tests.support.log import LogBench, coordination, divide, hop, lifecycle, packet_entry, session_row
+from tests.support.log import LogBench, ScriptedGate, coordination, divide, hop, lifecycle, packet_entry, session_row
 
+from apc_bus.in_memory import InMemoryBroker
+from apc_bus.settings import PersisterSettings
+from apc_bus.topology import build_topology
 from apc_contracts.contract.contract import load_contract
 from apc_log.heads import LogRange, bounded, read_range
 from apc_log.queries import (
@@ -249,6 +252,26 @@ async def test_pages_read_the_segments_that_they_need(divided: asyncpg.Connectio
     for given in ({}, {"sender": "sender-1", "run_id": "run-3"}):
         page = partial(page_of_packets, given=given, newest=True, after=None, limit=10)
         assert await segments_of(divided, page) <= {PARTS - 2, PARTS - 1, PARTS}  # few entries are in the last one
+
+
+async def test_a_page_of_a_run_passes_over_the_shards_of_others(pool: asyncpg.Pool, postgres_url: str) -> None:
+    broker = InMemoryBroker(build_topology(2))
+    bench = LogBench(ScriptedGate(broker.connect("orchestrator")), broker.connect("persister"), pool)
+    bench.settings = PersisterSettings(shards=2)
+    for shard in range(2):
+        gate = ScriptedGate(bench.gate.bus, shard)
+        await gate.open()
+        await gate.log([packet_entry(session_id=f"s-{shard}", run_id=f"run-{shard}") for _ in range(5)])
+    await bench.write()
+    page = partial(list_agent_packets, run_id="run-1", limit=3)
+    connection = await asyncpg.connect(postgres_url)
+    await connection.execute("DELETE FROM apc_log.followed; DELETE FROM apc_log.run_blocks")
+    assert await segments_of(connection, page) == {0}, "what is not looked through yet is read"
+    before = await page(pool)
+    await Follower(pool).catch_up()
+    assert await segments_of(connection, page) == set()
+    assert await page(pool) == before and len(before) == 3
+    await connection.close()
 
 
 async def test_pages_find_the_same_in_many_ranges_as_in_one(divided: asyncpg.Connection) -> None:

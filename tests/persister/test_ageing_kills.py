@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.persister.test_ageing import AgeingLog, ageing
+from tests.support.log.killing import KILLS
 
 __all__ = ["ageing"]
 PROGRAM = """
@@ -28,8 +29,6 @@ async def main(url, folder, name):
 
 asyncio.run(main(*sys.argv[1:]))
 """
-TIMES = int(os.environ.get("APC_KILLS", "1"))
-"""How often each kill is made."""
 RECORDS = "SELECT kind, detail ->> 'first_seq' AS first FROM apc_log.log_events WHERE kind IN ('segment', 'release')"
 
 
@@ -42,15 +41,16 @@ async def run(url: str, folder: Path, name: str, point: str = "") -> int:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("time", range(KILLS))
 async def test_a_killed_archiver_is_followed_by_one_that_goes_on(
-    ageing: AgeingLog, postgres_url: str, tmp_path: Path
+    ageing: AgeingLog, postgres_url: str, tmp_path: Path, time: int
 ) -> None:
     folder, name = tmp_path / "archive", ageing.archive.origin(0).rpartition("/")[0]
     counts = (
         "SELECT count(*), sum(seq) FROM apc_log.agent_packets WHERE packet_type IN ('TRANSFER', 'EVAL') OR seq > 131072"
     )
     before = await ageing.connection.fetchrow(counts)
-    for point in ("before_record", "after_record", "after_thin", "after_swap", "after_drop") * TIMES:
+    for point in ("before_record", "after_record", "after_thin", "after_swap", "after_drop"):
         assert await run(postgres_url, folder, name, f"archiver.{point}") == -signal.SIGKILL, point
         assert await ageing.connection.fetch("SELECT * FROM apc_guard.faults()") == []
         assert (await ageing.verify()).findings == []

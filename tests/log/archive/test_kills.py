@@ -9,6 +9,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 from tests.support.log.archived import ArchivedLog
+from tests.support.log.killing import KILLS
 
 from apc_log.archive import BLOCK, MANIFEST, OBJECTS
 from apc_log.cold_verification import verify_cold
@@ -30,6 +31,7 @@ asyncio.run(main(*sys.argv[1:]))
 """
 
 
+@pytest.mark.parametrize("time", range(KILLS))
 @pytest.mark.parametrize(
     ("point", "written"),
     [
@@ -41,7 +43,9 @@ asyncio.run(main(*sys.argv[1:]))
         ("archiver.after_reading_back", 8),
     ],
 )
-async def test_the_next_run_completes_it(archived: ArchivedLog, tmp_path: Path, point: str, written: int) -> None:
+async def test_the_next_run_completes_it(
+    archived: ArchivedLog, tmp_path: Path, point: str, written: int, time: int
+) -> None:
     copy, manifest = archived.at(tmp_path / "archive"), archived.manifests[0]
     copy.folder.mkdir()
     killed = await asyncio.create_subprocess_exec(

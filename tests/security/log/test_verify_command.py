@@ -65,6 +65,8 @@ async def test_a_checkpoint_that_is_being_written_is_passed_over(exported: LogBe
         "INSERT INTO apc_log.protocol_tasks VALUES ('p', 'run-1', 'task-1', '', 0)",
         "INSERT INTO apc_log.protocol_runs VALUES ('p', 'run-1', '', 0, now())",
         "INSERT INTO apc_log.run_changes VALUES ('run-1', 0, 1, now())",
+        "INSERT INTO apc_log.run_blocks VALUES ('run-1', 0, 7)",
+        "DELETE FROM apc_log.run_blocks",
         "INSERT INTO apc_log.summed_uses VALUES ('run-1', 'p', 'task-1', '{}', 1, 1, 1, 1)",
         "INSERT INTO apc_log.protocol_sums VALUES ('p', 'task-1', '{}', 1, 1, 1, 1, 1)",
     ],

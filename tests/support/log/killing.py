@@ -1,9 +1,13 @@
-"""The embedded Postgres dies and freezes, as its machine would."""
+"""The embedded Postgres dies and freezes, as its machine would; and how often archivers are killed."""
 
+import os
 import signal
 from pathlib import Path
 
 import psutil
+
+KILLS = int(os.environ.get("APC_KILLS", "1"))
+"""How often an archiver is killed at each of its steps."""
 
 
 def kill_embedded(folder: Path) -> None:

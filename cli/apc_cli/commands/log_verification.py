@@ -3,7 +3,7 @@
 import os
 import re
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -138,7 +138,7 @@ async def verify_log(
     trusted = TrustedKeys(keys)
     available = None if contracts is None else [load_contract(), *map(load_contract, contracts)]
     outside = read_checkpoint_files(files, trusted) if files else read_exported(trusted)
-    reports, beside = list[Report](), list[LogFinding]()
+    reports, beside, known = list[Report](), list[LogFinding](), set[int]()
     async with database_url(BusSettings(), DatabaseSettings()) as home:
         databases = await find_databases(home)
         for name in (HOME, *sorted(databases.others)):
@@ -147,7 +147,9 @@ async def verify_log(
                 if not databases.others:
                     outside = await _of_this_database(connection, outside, sizes)
                 named = {*await list_shards(connection), *outside}
-                shards = sorted(shard for shard in named if databases.name_of(shard) == name)
+                known |= named
+                # By the guard: where home says that a shard is, log writers may write.
+                shards = sorted(named - await read_away(connection, named) if databases.others else named)
                 left = {shard: max(0, sizes.get(shard, 0) - first + 1) for shard in shards}
                 found = list[Report]()
                 async with _helpers(url, processes, sum(left.values())) as helpers:
@@ -157,6 +159,7 @@ async def verify_log(
                 await _compare_stayed(connection, found)
                 reports += found
                 beside += await _compare_beside(connection, available)
+    beside += _misplaced(known, [report.shard for report in reports])
     if beside:
         reports.append(Report(None, findings=beside))
     if wants_json(as_json):
@@ -166,6 +169,14 @@ async def verify_log(
     if not reports:
         echo("the log is empty", file=sys.stderr)
     return not any(report.findings for report in reports)
+
+
+def _misplaced(known: Collection[int], verified: Sequence[int | None]) -> Iterator[LogFinding]:
+    """Report shards that no database has, or several have, by their guards."""
+    for shard in sorted(known):
+        if verified.count(shard) != 1:
+            said = "no database of APC_DATABASES has it" if shard not in verified else "several databases have it"
+            yield LogFinding(shard, 1, f"{said}: `apc shard list` and `apc doctor` say more", "shards_here")
 
 
 async def _of_this_database(

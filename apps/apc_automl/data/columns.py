@@ -76,8 +76,8 @@ _NAMES_SOMETHING = re.compile(rf"0\d+|\+\d{{7,}}|\d{{{MOST_DIGITS + 1},}}")
 """A customer, a post code, a telephone, a card."""
 _LIKE_A_DATE = re.compile(r"(?=.*\d).{6,40}")
 _DAY_NUMBER = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")
-_SHORT_YEAR = re.compile(r"(\d\d([./\-])\d\d\2\d\d|\d\d-[A-Za-z]{3}-\d\d)( .*)?")
-"""Without its zeros a date with a short year is like the number of a version."""
+_SHORT_YEAR = re.compile(r"(\d\d([./\-])\d\d\2\d\d|\d{1,2}/\d{1,2}/\d\d|\d{1,2}-[A-Za-z]{3}-\d\d)( .*)?")
+"""Without its zeros a date with a short year and dots is like the number of a version."""
 _SHORT_YEARS = ("%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%y", "%d-%b-%y")
 _TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 """After a short year; ways to write dates that pandas does not guess."""

@@ -349,6 +349,19 @@ def test_a_short_year_with_a_time_is_a_date(tmp_path: Path) -> None:
     assert read_table(written(tmp_path, "x,y", line), "y").schema.columns[0].date_format == "%m/%d/%y %I:%M %p"
 
 
+@pytest.mark.parametrize(
+    ("cells", "form"),
+    [
+        (["1/31/21", "12/1/21"], "%m/%d/%y"),
+        (["5-Jan-21", "31-May-21"], "%d-%b-%y"),
+        (["1.2.21", "3.4.21"], None),
+    ],
+)
+def test_a_day_without_its_zero_is_a_date_but_no_version_is(tmp_path: Path, cells: list[str], form: str | None) -> None:
+    table = read_table(written(tmp_path, "x,y", lambda n: f"{cells[n % 2]},{'ab'[n // 3 % 2]}"), "y")
+    assert table.schema.columns[0].date_format == form
+
+
 def test_rows_in_order_tell_the_day_from_the_month(tmp_path: Path) -> None:
     days = [f"{day:02d}/{month:02d}/2021" for month in range(1, 13) for day in range(1, 13)]
     table = read_table(written(tmp_path, "x,y", lambda n: f"{days[n]},{'ab'[n // 3 % 2]}", len(days)), "y")

@@ -22,14 +22,16 @@ Values: TypeAlias = "pd.Series[Any]"
 MOMENT: Final = "%Y-%m-%dT%H:%M:%S"
 """How dates of a table that holds dates, not their texts, are written."""
 MISSING: Final = frozenset(
-    "na n/a n.a. #n/a nan null nil none - -- — . ? n.v. k.a. missing (null) (none) #null! #div/0! #value! #num!".split()
+    "na n/a n.a. #n/a nan null nil none - -- --- — . ? n.v. n.c. n.d. k.a. missing notavailable (null) (none) "
+    "#null! #div/0! #value! #num! #ref! #name?".split()
 )
-"""In a column of numbers or dates these say that there is none; in a column of texts they are texts."""
+"""In a column of numbers or dates these say that there is none, also with spaces; in one of texts they are texts."""
+NO_CELL: Final = frozenset({"", r"\N"})
+"""Missing in every column: databases write it so, beside texts such as NULL."""
 TRUTHS: Final = {"true": 1.0, "false": 0.0}
 TRUTH: Final = "true/false"
-"""The unit of a column of these."""
 TIME: Final = "time of day"
-"""The unit of a column of hours that were written as times of day."""
+"""The units of a column of these, and of one of hours that were written as times of day."""
 MIDNIGHT: Final = "midnight"
 """The unit of a column of dates with times, some of which had none."""
 LARGEST_NUMBER = 3e38
@@ -75,6 +77,10 @@ _ENDLESS = re.compile(r"[+\-]?inf(inity)?", re.IGNORECASE)
 _NAMES_SOMETHING = re.compile(rf"0\d+|\+\d{{7,}}|\d{{{MOST_DIGITS + 1},}}")
 """A customer, a post code, a telephone, a card."""
 _LIKE_A_DATE = re.compile(r"(?=.*\d).{6,40}")
+_NO_DAY = re.compile(r"(0000([/.\-]?)00\2?00|00([/.\-])00\3(00)?00)([ T]00:00(:00)?)?")
+"""How databases write that there is none."""
+_BOUND = re.compile(r"[<>≤≥]=? ?(?=[\d.,])")
+"""Before a number that is not known, only what it is below or above."""
 _DAY_NUMBER = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")
 _SHORT_YEAR = re.compile(r"(\d\d([./\-])\d\d\2\d\d|\d{1,2}/\d{1,2}/\d\d|\d{1,2}-[A-Za-z]{3}-\d\d)( .*)?")
 """Without its zeros a date with a short year and dots is like the number of a version."""
@@ -159,6 +165,13 @@ class ReadColumn:
     missing: tuple[str, ...] = ()
     notes: list[str] = field(default_factory=list)
 
+    def labels(self, raw: Values) -> Values:
+        """Return what a model shall predict: truths, times of day and dates are classes, as they are written."""
+        is_worded = self.unit in (TRUTH, TIME) or self.kind is ColumnKind.DATE
+        if is_worded or pd.api.types.infer_dtype(raw, skipna=True) == "boolean":
+            return stripped(raw.astype(object).map(str, na_action="ignore"))
+        return self.values
+
 
 def read_columns(frame: pd.DataFrame, separator: str, options: TableOptions) -> dict[str, ReadColumn]:
     """Return what each column is. Columns that hold no texts come back as they are."""
@@ -203,7 +216,7 @@ def holds_texts(values: Values) -> bool:
 def stripped(values: Values) -> Values:
     """Return texts without the spaces around them; an empty one is missing."""
     found = values.astype(object).map(str.strip, na_action="ignore")
-    return found.where(found.notna() & (found != ""), None)
+    return found.where(found.notna() & ~found.isin(NO_CELL), None)
 
 
 def parse_number(text: str) -> Number | None:
@@ -283,7 +296,7 @@ class _Texts:
         """
         truths = truths_in(self.counts)
         others = [text for text in self.counts if text not in truths]
-        strange = [text for text in others if text.casefold() not in MISSING]
+        strange = [text for text in others if not _are_missing([text])]
         if self._count(others) < self.whole / 2 and self._count(strange) <= ODD_SHARE * self.whole:
             return self._numeric(truths, unit=TRUTH)
         times = times_in(self.counts)
@@ -338,7 +351,7 @@ class _Texts:
         """
         if len(self.numbers) >= len(self.counts) / 2 and not all(map(_DAY_NUMBER.fullmatch, self.numbers)):
             return []
-        likely = [text for text in self.counts if _LIKE_A_DATE.fullmatch(text) and text.casefold() not in MISSING]
+        likely = [text for text in self.counts if _LIKE_A_DATE.fullmatch(text) and not _are_missing([text])]
         if len(likely) < len(self.counts) / 2 or not likely:
             return []
         if all(map(str.isdigit, likely)) and len(likely) < min(LEAST_DAYS, self.whole):
@@ -399,11 +412,12 @@ class _Texts:
     def _are_few(self, odd: Collection[str]) -> bool:
         """Return whether a column is what its cells are but for these."""
         lost = self._count(odd)
-        unknown = [text for text in odd if text.casefold() not in MISSING]
+        is_measured = len(self.counts) - len(odd) > LEAST_NUMBERS
+        unknown = [text for text in odd if not _are_missing([text]) and not (is_measured and _is_bound(text))]
         if not self.counts or len(odd) == len(self.counts) or lost >= self.whole / 2:
             return False
         if len(unknown) == 1 and not any(map(str.isdigit, unknown[0])):
-            return self.whole - lost > LEAST_NUMBERS and len(self.counts) - len(odd) > LEAST_NUMBERS
+            return is_measured
         return len(unknown) <= MOST_ODD and self._count(unknown) <= max(1, ODD_SHARE * self.whole)
 
     def _most_frequent(self, texts: Collection[str]) -> str:
@@ -417,7 +431,7 @@ class _Texts:
         ]
 
     def _of_unread(self) -> list[str]:
-        """Warn of dates, times, versions, or numbers of several units, none of which is read as what it is."""
+        """Warn of what is not read as what it is: dates, times, versions, several units; tell of texts for nothing."""
         dates = [text for text in self.counts if _UNREAD_DATE.fullmatch(text)]
         units = sorted({one.unit for one in self.parsed.values()})
         are_numbers = _are_missing(self.counts.keys() - self.parsed.keys())
@@ -428,7 +442,8 @@ class _Texts:
         elif are_numbers and len(units) > 1 and all(one in _UNITS or not is_measure(one) for one in units):
             why = f"has numbers of several units, {' and '.join(units)}"
         else:
-            return []
+            words = [text for text in self.counts if _are_missing([text])]
+            return [f"column {self.name!r}: {one!r} is a text there, no missing cell" for one in words[:1]]
         return [f"warning: column {self.name!r} {why}: it is read as text"]
 
     def _of_odd_cells(self, odd: Collection[str], what: str) -> list[str]:
@@ -436,13 +451,18 @@ class _Texts:
             return []
         first, count = self._most_frequent(odd), self._count(odd)
         row = int((self.values == first).to_numpy().argmax()) + 1
-        cells = f"{'1 cell is' if count == 1 else f'{count} cells are'} no {what} and counts as missing"
-        said = f"column {self.name!r}: {cells}, such as {first[:LONGEST_EXAMPLE]!r} in row {row}"
+        cells = f"1 cell is no {what} and counts" if count == 1 else f"{count} cells are no {what} and count"
+        said = f"column {self.name!r}: {cells} as missing, such as {first[:LONGEST_EXAMPLE]!r} in row {row}"
         return [said if _are_missing(odd) else f"warning: {said}"]
 
 
 def _are_missing(texts: Iterable[str]) -> bool:
-    return all(text.casefold() in MISSING for text in texts)
+    return all(text.casefold().replace(" ", "") in MISSING or _NO_DAY.fullmatch(text) for text in texts)
+
+
+def _is_bound(text: str) -> bool:
+    found = _BOUND.match(text)
+    return found is not None and parse_number(text[found.end() :]) is not None
 
 
 def _guessed(likely: Sequence[str]) -> list[str]:
@@ -634,7 +654,7 @@ def _numbers(cells: Values, column: Column, sign: str, *, is_told: bool) -> Valu
     for text, number in numbers.items():
         if text in worded:
             read[text] = worded[text]
-        elif text.casefold() not in MISSING:
+        elif not _are_missing([text]) and not (_is_bound(text) and any(map(_is_bound, column.missing))):
             why = _contradiction(number, column, sign, is_told=is_told)
             if why or number is None:
                 row = int((cells == text).to_numpy().argmax()) + 1

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from apc_automl.data.columns import LARGEST_NUMBER, TIME, TRUTH, ReadColumn, Values, as_numbers, as_stored, read_columns
+from apc_automl.data.columns import LARGEST_NUMBER, ReadColumn, Values, as_numbers, as_stored, read_columns
 from apc_automl.data.source import read_source
 from apc_automl.data.table_schema import NO_TIME, TEXT_NUMBERS, Column, ColumnKind, ProblemKind, Schema, TableOptions
 from apc_automl.errors import TableInvalid
@@ -75,7 +75,7 @@ def read_table(
     read = read_columns(source.frame, source.separator, options)
     comma = ", decimal comma" if any(one.decimal == "," for one in read.values()) else ""
     notes = [f"{source.words}{comma}", *source.mended, *read[target].notes]
-    labels = _labels(source.frame[target], read[target])
+    labels = read[target].labels(source.frame[target])
     labels = labels[_is_labelled(labels, target, notes)]
     if len(labels) < MINIMUM_ROWS:
         raise TableInvalid(
@@ -232,16 +232,6 @@ def _groups(values: Values, name: str, notes: list[str]) -> Numbers:
 def _common_decimal(columns: Sequence[Column]) -> str:
     signs = {column.decimal for column in columns} - {""}
     return signs.pop() if len(signs) == 1 else ""
-
-
-def _labels(raw: Values, read: ReadColumn) -> Values:
-    if (
-        read.unit in (TIME, TRUTH)
-        or read.kind is ColumnKind.DATE
-        or pd.api.types.infer_dtype(raw, skipna=True) == "boolean"
-    ):
-        return raw.astype(object).map(lambda cell: str(cell).strip() or None, na_action="ignore")
-    return read.values
 
 
 def _is_labelled(labels: Values, target: str, notes: list[str]) -> "pd.Series[bool]":

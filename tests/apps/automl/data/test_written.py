@@ -326,6 +326,47 @@ def test_a_truth_may_be_missing(tmp_path: Path) -> None:
     assert "warning: column 'x': 1 cell is no number and counts as missing, such as 'later' in row 8" in notes
 
 
+def test_marks_of_a_missing_cell_may_be_many(tmp_path: Path) -> None:
+    cells = ["k. A.", "---", "n.c.", "Not Available", "\\N"]
+    days = ["0000-00-00", "0000-00-00 00:00:00", "00.00.0000", "00000000"]
+    table = read_table(
+        written(
+            tmp_path,
+            "number,day,word,y",
+            lambda n: (
+                f"{cells[n % 5] if n % 4 == 0 else n * 37 % 101},"
+                f"{days[n % 3] if n % 4 == 0 else f'2021-03-{1 + n % 28:02d}'},{'ab'[n % 2] if n % 3 else cells[-1]},"
+                f"{'ab'[n // 3 % 2]}"
+            ),
+        ),
+        "y",
+    )
+    assert kinds(table) == {"number": "numeric", "day": "date", "word": "categorical"}
+    assert table.frame[["number", "day", "word"]].isna().sum().tolist() == [ROWS // 4, ROWS // 4, ROWS // 3]
+    assert not any(note.startswith("warning:") and "missing" in note for note in table.schema.notes)
+    days[0] = days[3]
+    path = written(tmp_path, "x,y", lambda n: f"{days[0] if n % 9 == 0 else f'202103{1 + n % 28:02d}'},{'ab'[n % 2]}")
+    assert read_table(path, "y").schema.columns[0].date_format == "%Y%m%d"
+
+
+def test_a_word_that_may_say_that_a_cell_is_missing_is_told_of(tmp_path: Path) -> None:
+    path = written(tmp_path, "x,y", lambda n: f"{['yes', 'no', 'k.A.'][n % 3]},{'ab'[n // 3 % 2]}")
+    table = read_table(path, "y")
+    assert table.schema.columns[0].known == ("k.A.", "no", "yes")
+    assert "column 'x': 'k.A.' is a text there, no missing cell" in table.schema.notes
+
+
+def test_a_number_of_which_only_a_bound_is_known_is_missing_and_told_of(tmp_path: Path) -> None:
+    path = written(tmp_path, "x,y", lambda n: f"{'<0.5' if n % 5 == 0 else 0.5 + n * 37 % 101},{'ab'[n // 3 % 2]}")
+    table = read_table(path, "y")
+    assert kinds(table) == {"x": "numeric"}
+    assert any("warning: column 'x': 60 cells are no number" in note for note in table.schema.notes)
+    new = encode_features(pd.DataFrame({"x": ["< 0.2", "3"]}), table.schema)
+    assert new.decode().splitlines()[1:] == [",a", "3.0,a"]
+    path = written(tmp_path, "x,y", lambda n: f"{['<1', '1', '2', '>2'][n % 4]},{'ab'[n // 3 % 2]}")
+    assert kinds(read_table(path, "y")) == {"x": "categorical"}, "a few are names of classes"
+
+
 def test_dates_without_a_time_among_others_are_of_midnight(tmp_path: Path) -> None:
     line = lambda n: f"{1 + n % 28:02d}.03.2021{'' if n % 3 else ' 14:30'},{'ab'[n % 2]}"  # noqa: E731
     table = read_table(written(tmp_path, "x,y", line), "y")

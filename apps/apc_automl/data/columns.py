@@ -214,9 +214,17 @@ def holds_texts(values: Values) -> bool:
 
 
 def stripped(values: Values) -> Values:
-    """Return texts without the spaces around them; an empty one is missing."""
-    found = values.astype(object).map(str.strip, na_action="ignore")
+    """Return texts without the spaces around them, and `="01"`, as people save zeros from Excel, as 01.
+
+    An empty one is missing.
+    """
+    found = values.astype(object).map(_bare, na_action="ignore")
     return found.where(found.notna() & ~found.isin(NO_CELL), None)
+
+
+def _bare(text: str) -> str:
+    text = text.strip()
+    return text[2:-1].strip() if text.startswith('="') and text.endswith('"') else text
 
 
 def parse_number(text: str) -> Number | None:

@@ -349,6 +349,17 @@ def test_marks_of_a_missing_cell_may_be_many(tmp_path: Path) -> None:
     assert read_table(path, "y").schema.columns[0].date_format == "%Y%m%d"
 
 
+def test_zeros_that_are_saved_from_excel_are_read_without_what_saves_them(tmp_path: Path) -> None:
+    cell = '"=""0{n}""",="{m}.5"'
+    table = read_table(
+        written(tmp_path, "zip,x,y", lambda n: f"{cell.format(n=n % 9, m=n * 37 % 101)},{'ab'[n // 3 % 2]}"), "y"
+    )
+    assert kinds(table) == {"zip": "categorical", "x": "numeric"}
+    assert table.frame.iloc[1].tolist() == ["01", 37.5, "a"]
+    new = encode_features(pd.DataFrame({"zip": ['="03"'], "x": ['="4"']}), table.schema)
+    assert new.decode().splitlines()[1:] == ["03,4.0,a"]
+
+
 def test_a_word_that_may_say_that_a_cell_is_missing_is_told_of(tmp_path: Path) -> None:
     path = written(tmp_path, "x,y", lambda n: f"{['yes', 'no', 'k.A.'][n % 3]},{'ab'[n // 3 % 2]}")
     table = read_table(path, "y")

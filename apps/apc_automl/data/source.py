@@ -13,8 +13,8 @@ import stat
 import zipfile
 import zlib
 from collections import Counter, deque
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -48,6 +48,8 @@ NUMBERS_SHARE = 0.8
 """Of the cells of a column, to take its first cell for a name where it is none."""
 MOST_LAST_LINES = 3
 """Lines behind the table, such as a sum."""
+MOST_COMMENTS = 1_000
+"""Different ones, among the rows."""
 MOST_TITLE_FIELDS = 2
 """Fields of a table in which a line of one may be a row."""
 _SUM: Final = re.compile(r"((grand |sub)?total|sum|summe|gesamt|insgesamt|totale|totaal|somme)\b.*", re.IGNORECASE)
@@ -85,6 +87,34 @@ class _Dialect:
     """Lines above the header, or above the first row where there is none."""
     rows: list[list[str]]
     """The first ones, the header among them."""
+
+
+@dataclass(slots=True)
+class _Lines:
+    """What the lines of a table are."""
+
+    rows: int = 0
+    short: list[int] = field(default_factory=list)
+    """Those with too few fields."""
+    ended: int = 0
+    """How many end with a separator."""
+    behind: list[str] = field(default_factory=list)
+    """How the lines behind the table begin."""
+    comments: set[tuple[str, ...]] = field(default_factory=set)
+    """Lines that are none of its rows."""
+
+    def said(self, names: Sequence[str], separator: str) -> Iterator[str]:
+        """Yield what was not as a table has it."""
+        if self.comments:
+            yield f"lines that begin with '#' are left out, such as {min(self.comments)[0]!r}"
+        if self.ended:
+            yield f"{self.ended:,} lines end with {_named(separator)}: nothing stands behind the last column"
+        if self.behind:
+            lines = "line is" if len(self.behind) == 1 else f"{len(self.behind)} lines are"
+            yield f"warning: the last {lines} left out: column {names[0]!r} has {self.behind[0]!r} there"
+        if self.short:
+            lines = f"{len(self.short):,} lines have too few fields, line {self.short[0]} first"
+            yield f"warning: {lines}: column {names[-1]!r} is empty there"
 
 
 def read_source(path: Path, options: TableOptions | None = None) -> TableFile:
@@ -306,7 +336,12 @@ def _below_title(rows: list[list[str]]) -> tuple[int, list[list[str]]]:
     first = next((place for place, count in enumerate(filled) if count > 1 and count >= usual - 1), 0)
     if usual < 3 or first == 0 or first > MOST_TITLE_LINES or any("\n" in cell for row in rows[:first] for cell in row):
         first = 0
-    return first, [row for row in rows[first:] if row]
+    rows = [row for row in rows[first:] if row]
+    return first, [row for row in rows if not _is_comment(row, max(map(len, rows)))]
+
+
+def _is_comment(row: list[str], width: int) -> bool:
+    return row[0].startswith("#") and len(row) < width
 
 
 def _cells(data: bytes, dialect: _Dialect, options: TableOptions, path: Path) -> tuple[pd.DataFrame, list[str], bool]:
@@ -322,8 +357,8 @@ def _cells(data: bytes, dialect: _Dialect, options: TableOptions, path: Path) ->
         names.insert(0, "row")
         mended.append("the header has no name for the first column, which numbers the rows: it is called 'row'")
     width = max(1, len(names))
-    short, ended, rows, last = _check_lines(data, dialect, width, has_header)
-    if rows * width * _BYTES_OF_AN_EMPTY_CELL > MOST_MEMORY:
+    lines = _check_lines(data, dialect, width, has_header)
+    if lines.rows * width * _BYTES_OF_AN_EMPTY_CELL > MOST_MEMORY:
         raise _too_many_cells(path)
     frame = pd.read_csv(
         io.BytesIO(data),
@@ -338,20 +373,11 @@ def _cells(data: bytes, dialect: _Dialect, options: TableOptions, path: Path) ->
         skiprows=dialect.title_lines,
         index_col=False,
     )
-    frame = frame.iloc[int(has_header) : len(frame) - len(last)].reset_index(drop=True)
+    if lines.comments:
+        frame = frame[[cells not in lines.comments for cells in frame.itertuples(index=False, name=None)]]
+    frame = frame.iloc[int(has_header) : len(frame) - len(lines.behind)].reset_index(drop=True)
     frame.columns = pd.Index([name or f"column_{place}" for place, name in enumerate(names, 1)], dtype=object)
-    if ended:
-        mended.append(f"{ended:,} lines end with {_named(dialect.separator)}: nothing stands behind the last column")
-    if last:
-        lines = "line is" if len(last) == 1 else f"{len(last)} lines are"
-        mended.append(f"warning: the last {lines} left out: column {frame.columns[0]!r} has {last[0]!r} there")
-    if short:
-        count, line = short
-        mended.append(
-            f"warning: {count:,} lines have too few fields, line {line} first: "
-            f"column {frame.columns[-1]!r} is empty there"
-        )
-    return frame, mended, has_header
+    return frame, [*mended, *lines.said([*frame.columns], dialect.separator)], has_header
 
 
 def _usual_width(rows: list[list[str]]) -> int:
@@ -383,19 +409,20 @@ def _records(data: bytes, dialect: _Dialect) -> Iterator[tuple[list[str], int]]:
             yield row, reader.line_num + dialect.title_lines
 
 
-def _check_lines(
-    data: bytes, dialect: _Dialect, width: int, has_header: bool
-) -> tuple[tuple[int, int] | None, int, int, list[str]]:
-    """Return (how many rows have too few fields and the first such line, how many end with a separator, all rows, how
-    the lines behind the table begin).
+def _check_lines(data: bytes, dialect: _Dialect, width: int, has_header: bool) -> _Lines:
+    """Return what the lines of a table are.
 
     Raises:
         ValueError: a row has a cell behind the last column: which of its cells belongs to which is not known.
     """
-    short, ended, rows = list[int](), 0, 0
+    short, lines = list[int](), _Lines()
     last = deque[list[str]](maxlen=MOST_LAST_LINES + 1)
+    may_be_comments = not any(row[0].startswith("#") for row in dialect.rows[1:])
     for row, line in _records(data, dialect):
-        rows += 1
+        if may_be_comments and _is_comment(row, width) and len(lines.comments) < MOST_COMMENTS:
+            lines.comments.add((*row, *[""] * (width - len(row))))
+            continue
+        lines.rows += 1
         last.append(row)
         if len(row) > width:
             if any(cell.strip() for cell in row[width:]):
@@ -409,12 +436,12 @@ def _check_lines(
                     f"line {line} has {len(row)} fields, {width} are expected; put a text that holds "
                     f"{_named(dialect.separator)} in quotation marks, or name another --separator"
                 )
-            ended += rows > 1
+            lines.ended += lines.rows > 1
         elif len(row) < width:
             short.append(line)
-    behind = _behind_table([*last], dialect, width)
-    short = short[: len(short) - sum(len(row) < width for row in [*last][len(last) - len(behind) :])]
-    return (len(short), short[0]) if short else None, ended, rows, behind
+    lines.behind = _behind_table([*last], dialect, width)
+    lines.short = short[: len(short) - sum(len(row) < width for row in [*last][len(last) - len(lines.behind) :])]
+    return lines
 
 
 def _behind_table(last: list[list[str]], dialect: _Dialect, width: int) -> list[str]:

@@ -257,6 +257,21 @@ def test_lines_above_and_behind_a_table_are_no_rows(tmp_path: Path) -> None:
     assert len(read_source(path).frame) == 305, "and so it is at the end of a sorted table"
 
 
+def test_comments_among_the_rows_are_no_rows(tmp_path: Path) -> None:
+    lines = ["# made by x", "#", "shop;sold;rate;y", *sold(40), "# gauge; changed", "#", *sold(40), "# end"]
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join(lines) + "\n")
+    source = read_source(path)
+    assert source.frame["y"].tolist() == ["a", "b"] * 40
+    said = ("the 2 lines above the table are left out", "lines that begin with '#' are left out, such as '#'")
+    assert source.mended == said
+    ids = [f"#{n};{n};{n % 9}.5{';a' if n % 9 else ''}" for n in range(80)]
+    path.write_text("\n".join(["shop;sold;rate;y", *ids]) + "\n")
+    source = read_source(path)
+    assert len(source.frame) == 80, "where rows begin with it, it is no comment"
+    assert source.mended == ("warning: 9 lines have too few fields, line 2 first: column 'y' is empty there",)
+
+
 @pytest.mark.parametrize(
     ("first", "has_header"), [("shop 3;17;4,5;a", False), ("country;2019;2020;y", True), ("shop;sold;rate;y", True)]
 )

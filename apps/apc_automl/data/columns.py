@@ -304,7 +304,7 @@ class _Texts:
         """
         truths = truths_in(self.counts)
         others = [text for text in self.counts if text not in truths]
-        strange = [text for text in others if not _are_missing([text])]
+        strange = [text for text in others if not are_missing([text])]
         if self._count(others) < self.whole / 2 and self._count(strange) <= ODD_SHARE * self.whole:
             return self._numeric(truths, unit=TRUTH)
         times = times_in(self.counts)
@@ -359,7 +359,7 @@ class _Texts:
         """
         if len(self.numbers) >= len(self.counts) / 2 and not all(map(_DAY_NUMBER.fullmatch, self.numbers)):
             return []
-        likely = [text for text in self.counts if _LIKE_A_DATE.fullmatch(text) and not _are_missing([text])]
+        likely = [text for text in self.counts if _LIKE_A_DATE.fullmatch(text) and not are_missing([text])]
         if len(likely) < len(self.counts) / 2 or not likely:
             return []
         if all(map(str.isdigit, likely)) and len(likely) < min(LEAST_DAYS, self.whole):
@@ -421,7 +421,7 @@ class _Texts:
         """Return whether a column is what its cells are but for these."""
         lost = self._count(odd)
         is_measured = len(self.counts) - len(odd) > LEAST_NUMBERS
-        unknown = [text for text in odd if not _are_missing([text]) and not (is_measured and _is_bound(text))]
+        unknown = [text for text in odd if not are_missing([text]) and not (is_measured and _is_bound(text))]
         if not self.counts or len(odd) == len(self.counts) or lost >= self.whole / 2:
             return False
         if len(unknown) == 1 and not any(map(str.isdigit, unknown[0])):
@@ -442,7 +442,7 @@ class _Texts:
         """Warn of what is not read as what it is: dates, times, versions, several units; tell of texts for nothing."""
         dates = [text for text in self.counts if _UNREAD_DATE.fullmatch(text)]
         units = sorted({one.unit for one in self.parsed.values()})
-        are_numbers = _are_missing(self.counts.keys() - self.parsed.keys())
+        are_numbers = are_missing(self.counts.keys() - self.parsed.keys())
         if self._count(dates) > TEXT_SHARE * self.whole:
             why = f"has dates or times such as {dates[0]!r}, which are not read"
         elif self._are_versions():
@@ -450,7 +450,7 @@ class _Texts:
         elif are_numbers and len(units) > 1 and all(one in _UNITS or not is_measure(one) for one in units):
             why = f"has numbers of several units, {' and '.join(units)}"
         else:
-            words = [text for text in self.counts if _are_missing([text])]
+            words = [text for text in self.counts if are_missing([text])]
             return [f"column {self.name!r}: {one!r} is a text there, no missing cell" for one in words[:1]]
         return [f"warning: column {self.name!r} {why}: it is read as text"]
 
@@ -461,10 +461,11 @@ class _Texts:
         row = int((self.values == first).to_numpy().argmax()) + 1
         cells = f"1 cell is no {what} and counts" if count == 1 else f"{count} cells are no {what} and count"
         said = f"column {self.name!r}: {cells} as missing, such as {first[:LONGEST_EXAMPLE]!r} in row {row}"
-        return [said if _are_missing(odd) else f"warning: {said}"]
+        return [said if are_missing(odd) else f"warning: {said}"]
 
 
-def _are_missing(texts: Iterable[str]) -> bool:
+def are_missing(texts: Iterable[str]) -> bool:
+    """Return whether each of these says that there is no number or date."""
     return all(text.casefold().replace(" ", "") in MISSING or _NO_DAY.fullmatch(text) for text in texts)
 
 
@@ -662,7 +663,7 @@ def _numbers(cells: Values, column: Column, sign: str, *, is_told: bool) -> Valu
     for text, number in numbers.items():
         if text in worded:
             read[text] = worded[text]
-        elif not _are_missing([text]) and not (_is_bound(text) and any(map(_is_bound, column.missing))):
+        elif not are_missing([text]) and not (_is_bound(text) and any(map(_is_bound, column.missing))):
             why = _contradiction(number, column, sign, is_told=is_told)
             if why or number is None:
                 row = int((cells == text).to_numpy().argmax()) + 1

@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, Final
 
 import pandas as pd
 
-from apc_automl.data.columns import parse_number
+from apc_automl.data.columns import are_missing, parse_number
 from apc_automl.data.table_schema import TableOptions
 from apc_automl.data.typed_files import OLD_WORKBOOK, is_workbook, read_parquet, read_workbook
 from apc_automl.errors import TableInvalid
@@ -375,8 +375,13 @@ def _cells(data: bytes, dialect: _Dialect, options: TableOptions, path: Path) ->
     )
     if lines.comments:
         frame = frame[[cells not in lines.comments for cells in frame.itertuples(index=False, name=None)]]
-    frame = frame.iloc[int(has_header) : len(frame) - len(lines.behind)].reset_index(drop=True)
+    units = _units(dialect.rows) if has_header else {}
+    frame = frame.iloc[int(has_header) + bool(units) : len(frame) - len(lines.behind)].reset_index(drop=True)
     frame.columns = pd.Index([name or f"column_{place}" for place, name in enumerate(names, 1)], dtype=object)
+    for place, cell in [*units.items()][:1]:
+        mended.append(
+            f"warning: the line below the header is left out: column {frame.columns[place]!r} has {cell!r} there"
+        )
     return frame, [*mended, *lines.said([*frame.columns], dialect.separator)], has_header
 
 
@@ -464,14 +469,30 @@ def _has_header(rows: list[list[str]]) -> bool:
     """Return whether the first line is a header: one of numbers above numbers, and of texts of other rows, is none."""
     if len(rows) < 2:
         return True
-    columns = [*zip_longest(*rows[1:], fillvalue="")]
-    cells = [(cell, [one for one in below if one]) for cell, below in zip(rows[0], columns, strict=False)]
-    numbers = [cell for cell, below in cells if below and sum(map(_is_number, below)) > NUMBERS_SHARE * len(below)]
+    cells = _above(rows)
+    numbers = [cell for cell, below in cells if _are_numbers(below)]
     texts = [(cell, below) for cell, below in cells if not any(map(_is_number, below))]
     if all(map(_is_number, rows[0])):
         return False
     is_known = any(cell in below for cell, below in texts if cell)
     return not (numbers and is_known and all(map(_is_number, numbers)))
+
+
+def _units(rows: list[list[str]]) -> dict[int, str]:
+    """Return the cells above numbers in the row below the header, by place, if they are none: they name units."""
+    found = {place: cell.strip() for place, (cell, below) in enumerate(_above(rows[1:])) if _are_numbers(below)}
+    named = {place: cell for place, cell in found.items() if cell}
+    return named if len(named) > 1 and not any(_is_number(one) or are_missing([one]) for one in named.values()) else {}
+
+
+def _above(rows: list[list[str]]) -> list[tuple[str, list[str]]]:
+    """Return each cell of the first row, and the cells below it that are not empty."""
+    columns = zip_longest(*rows[1:], fillvalue="")
+    return [(cell, [*filter(None, below)]) for cell, below in zip(*rows[:1], columns, strict=False)]
+
+
+def _are_numbers(cells: list[str]) -> bool:
+    return sum(map(_is_number, cells)) > NUMBERS_SHARE * len(cells)
 
 
 def _is_number(cell: str) -> bool:

@@ -273,6 +273,18 @@ def test_comments_among_the_rows_are_no_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("second", "is_left_out"), [(";€;[%];", True), ("text;float;float;text", True), ("x;n/a;n/a;a", False)]
+)
+def test_units_below_the_header_are_no_row(tmp_path: Path, second: str, is_left_out: bool) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join(["shop;sold;rate;y", second, *sold()]) + "\n")
+    source = read_source(path)
+    assert len(source.frame) == 91 - is_left_out
+    said = f"warning: the line below the header is left out: column 'sold' has {second.split(';')[1]!r} there"
+    assert source.mended == (said,) * is_left_out
+
+
+@pytest.mark.parametrize(
     ("first", "has_header"), [("shop 3;17;4,5;a", False), ("country;2019;2020;y", True), ("shop;sold;rate;y", True)]
 )
 def test_a_first_line_that_is_like_the_others_is_no_header(tmp_path: Path, first: str, has_header: bool) -> None:

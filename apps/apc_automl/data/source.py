@@ -39,7 +39,7 @@ _PART_BYTES = 2**20
 MOST_COLUMNS = 5_000
 """Each is profiled, and told of, separately."""
 SEPARATORS = ",;\t|"
-NAMES = {",": "`,`", ";": "`;`", "\t": "tab", "|": "`|`"}
+NAMES = {",": "`,`", ";": "`;`", "\t": "tab", "|": "`|`", " ": "space"}
 SAMPLE_LINES = 200
 SAMPLE_TEXT = 2**20
 MOST_TITLE_LINES = 10
@@ -248,6 +248,8 @@ def _read_text(text: str, path: Path, options: TableOptions, how: list[str]) -> 
     try:
         dialect = _dialect(text, given)
         separator = dialect.separator
+        if _COPIES * len(text) + _BYTES_OF_A_CELL * (text.count("\n") + text.count(separator)) > MOST_MEMORY:
+            raise _too_many_cells(path)
         _check_width(max(map(len, dialect.rows), default=0), path)
         frame, mended, has_header = _cells(text.encode(), dialect, options, path)
     except (pd.errors.EmptyDataError, pd.errors.ParserError, ValueError, csv.Error) as error:
@@ -300,6 +302,9 @@ def _dialect(text: str, separator: str | None) -> _Dialect:
     quotes = ['"', "'"] if re.search(rf"(^|[{SEPARATORS}])'", sample, re.MULTILINE) else ['"']
     found = [(_sampled(sample, mark, quote), mark, quote) for mark in separator or SEPARATORS for quote in quotes]
     rows, mark, quote = max(found, key=lambda one: _regularity(one[0], one[1]))
+    if separator is None and not _regularity(rows, mark)[0]:
+        spaced = _sampled(sample, " ", '"')
+        rows, mark = (spaced, " ") if _regularity(spaced, " ")[0] > NUMBERS_SHARE else (rows, mark)
     return _Dialect(mark, quote, *_below_title(rows))
 
 
@@ -442,7 +447,7 @@ def _check_lines(data: bytes, dialect: _Dialect, width: int, has_header: bool) -
                     f"{_named(dialect.separator)} in quotation marks, or name another --separator"
                 )
             lines.ended += lines.rows > 1
-        elif len(row) < width:
+        elif len(row) < width and lines.rows > has_header:
             short.append(line)
     lines.behind = _behind_table([*last], dialect, width)
     lines.short = short[: len(short) - sum(len(row) < width for row in [*last][len(last) - len(lines.behind) :])]

@@ -15,6 +15,7 @@ import pytest
 
 from apc_automl.data import source, typed_files
 from apc_automl.data.source import read_source
+from apc_automl.data.table_schema import TableOptions
 from apc_automl.errors import TableInvalid
 
 BOUND = 10_000
@@ -43,6 +44,18 @@ def test_a_table_that_unpacks_beyond_the_bound_is_refused(
     with pytest.raises(TableInvalid, match="MiB of data"):
         read_source(path)
     assert [one.name for one in tmp_path.iterdir()] == ["inner"], "nothing is unpacked to a file"
+
+
+@pytest.mark.parametrize("told", [None, " "])
+def test_many_small_cells_between_spaces_are_refused_before_they_are_cut(
+    told: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "table.txt"
+    path.write_bytes((b"1 " * 199 + b"1\n") * 500)
+    assert len(read_source(path).frame) == 500, "without the bound it is read"
+    monkeypatch.setattr(source, "MOST_MEMORY", 2**20)
+    with pytest.raises(TableInvalid, match=r"more cells than can be read in 1 MiB of memory"):
+        read_source(path, TableOptions(separator=told))
 
 
 @pytest.mark.parametrize("kind", ["gz", "zip", "csv"])

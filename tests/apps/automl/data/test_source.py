@@ -239,6 +239,18 @@ def sold(rows: int = 90) -> list[str]:
     return [f"shop {n % 5};{n * 37 % 101};{n % 9},5;{'ab'[n % 2]}" for n in range(rows)]
 
 
+def test_spaces_are_between_fields_where_no_other_sign_is(tmp_path: Path) -> None:
+    path = tmp_path / "table.txt"
+    lines = [f'"{n}" "{n % 7} of the shop" {n:4}  {n % 3}.5 NA' for n in range(1, 91)]
+    path.write_text("\n".join(['"shop" "sold" "rate" "y"', *lines]) + "\n")
+    source = read_source(path)
+    assert source.words == "read 90 rows, 5 columns: space, UTF-8"
+    assert source.frame.iloc[6].tolist() == ["7", "0 of the shop", "7", "1.5", "NA"]
+    assert source.mended == ("the header has no name for the first column, which numbers the rows: it is called 'row'",)
+    path.write_text("remark\n" + "".join(f"it came {'very ' * (n % 3)}late\n" for n in range(90)))
+    assert read_source(path).frame.shape == (90, 1), "texts are one column"
+
+
 def test_lines_above_and_behind_a_table_are_no_rows(tmp_path: Path) -> None:
     head = ["Report; of 2024", "# internal", "", "shop;sold;rate;y"]
     end = ["", "Total;4545;9,5;", "Made on 2024-01-05"]

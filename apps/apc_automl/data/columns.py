@@ -79,8 +79,8 @@ _NAMES_SOMETHING = re.compile(rf"0\d+|\+\d{{7,}}|\d{{{MOST_DIGITS + 1},}}")
 _LIKE_A_DATE = re.compile(r"(?=.*\d).{6,40}")
 _NO_DAY = re.compile(r"(0000([/.\-]?)00\2?00|00([/.\-])00\3(00)?00)([ T]00:00(:00)?)?")
 """How databases write that there is none."""
-_BOUND = re.compile(r"[<>≤≥]=? ?(?=[\d.,])")
-"""Before a number that is not known, only what it is below or above."""
+_BOUND = re.compile(r"[<>≤≥]=? ?[\d.,]+.*")
+"""A number that is not known, only what it is below or above."""
 _DAY_NUMBER = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")
 _SHORT_YEAR = re.compile(r"(\d\d([./\-])\d\d\2\d\d|\d{1,2}/\d{1,2}/\d\d|\d{1,2}-[A-Za-z]{3}-\d\d)( .*)?")
 """Without its zeros a date with a short year and dots is like the number of a version."""
@@ -176,8 +176,8 @@ class ReadColumn:
 def read_columns(frame: pd.DataFrame, separator: str, options: TableOptions) -> dict[str, ReadColumn]:
     """Return what each column is. Columns that hold no texts come back as they are."""
     texts = {name: _Texts(name, frame[name]) for name in frame.columns if holds_texts(frame[name])}
-    usual = options.decimal or _only(one.sure_decimal for one in texts.values() if one.are_numbers)
-    first = _only(_order(*one.forms) for one in texts.values()) or ("day" if usual == "," else "")
+    usual = options.decimal or only(one.sure_decimal for one in texts.values() if one.are_numbers)
+    first = only(_order(*one.forms) for one in texts.values()) or ("day" if usual == "," else "")
     found = {}
     for name in frame.columns:
         if name not in texts:
@@ -189,7 +189,7 @@ def read_columns(frame: pd.DataFrame, separator: str, options: TableOptions) -> 
     return found
 
 
-def _only(found: Iterable[str]) -> str:
+def only(found: Iterable[str]) -> str:
     """Return what all that are sure agree on; empty without it."""
     sure = {*found} - {""}
     return sure.pop() if len(sure) == 1 else ""
@@ -421,7 +421,7 @@ class _Texts:
         """Return whether a column is what its cells are but for these."""
         lost = self._count(odd)
         is_measured = len(self.counts) - len(odd) > LEAST_NUMBERS
-        unknown = [text for text in odd if not are_missing([text]) and not (is_measured and _is_bound(text))]
+        unknown = [text for text in odd if not are_missing([text]) and not (is_measured and _BOUND.fullmatch(text))]
         if not self.counts or len(odd) == len(self.counts) or lost >= self.whole / 2:
             return False
         if len(unknown) == 1 and not any(map(str.isdigit, unknown[0])):
@@ -467,11 +467,6 @@ class _Texts:
 def are_missing(texts: Iterable[str]) -> bool:
     """Return whether each of these says that there is no number or date."""
     return all(text.casefold().replace(" ", "") in MISSING or _NO_DAY.fullmatch(text) for text in texts)
-
-
-def _is_bound(text: str) -> bool:
-    found = _BOUND.match(text)
-    return found is not None and parse_number(text[found.end() :]) is not None
 
 
 def _guessed(likely: Sequence[str]) -> list[str]:
@@ -553,7 +548,7 @@ def _order(*forms: str) -> str:
 def _order_of_rows(values: Values, forms: Mapping[str, str]) -> str:
     """Return which order of day and month has the rows in time; empty where both have, or none."""
     dates = {order: _parsed(values.dropna(), form) for order, form in forms.items()}
-    return _only(order for order, one in dates.items() if one.is_monotonic_increasing and one.nunique() > LEAST_DAYS)
+    return only(order for order, one in dates.items() if one.is_monotonic_increasing and one.nunique() > LEAST_DAYS)
 
 
 def as_stored(values: Values, column: Column) -> Values:
@@ -663,7 +658,7 @@ def _numbers(cells: Values, column: Column, sign: str, *, is_told: bool) -> Valu
     for text, number in numbers.items():
         if text in worded:
             read[text] = worded[text]
-        elif not are_missing([text]) and not (_is_bound(text) and any(map(_is_bound, column.missing))):
+        elif not are_missing([text]) and not (_BOUND.fullmatch(text) and any(map(_BOUND.fullmatch, column.missing))):
             why = _contradiction(number, column, sign, is_told=is_told)
             if why or number is None:
                 row = int((cells == text).to_numpy().argmax()) + 1

@@ -13,10 +13,11 @@ import stat
 import zipfile
 import zlib
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import zip_longest
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import islice, zip_longest
 from pathlib import Path
+from statistics import mode
 from typing import Any, BinaryIO, Final
 
 import pandas as pd
@@ -87,34 +88,6 @@ class _Dialect:
     """Lines above the header, or above the first row where there is none."""
     rows: list[list[str]]
     """The first ones, the header among them."""
-
-
-@dataclass(slots=True)
-class _Lines:
-    """What the lines of a table are."""
-
-    rows: int = 0
-    short: list[int] = field(default_factory=list)
-    """Those with too few fields."""
-    ended: int = 0
-    """How many end with a separator."""
-    behind: list[str] = field(default_factory=list)
-    """How the lines behind the table begin."""
-    comments: set[tuple[str, ...]] = field(default_factory=set)
-    """Lines that are none of its rows."""
-
-    def said(self, names: Sequence[str], separator: str) -> Iterator[str]:
-        """Yield what was not as a table has it."""
-        if self.comments:
-            yield f"lines that begin with '#' are left out, such as {min(self.comments)[0]!r}"
-        if self.ended:
-            yield f"{self.ended:,} lines end with {_named(separator)}: nothing stands behind the last column"
-        if self.behind:
-            lines = "line is" if len(self.behind) == 1 else f"{len(self.behind)} lines are"
-            yield f"warning: the last {lines} left out: column {names[0]!r} has {self.behind[0]!r} there"
-        if self.short:
-            lines = f"{len(self.short):,} lines have too few fields, line {self.short[0]} first"
-            yield f"warning: {lines}: column {names[-1]!r} is empty there"
 
 
 def read_source(path: Path, options: TableOptions | None = None) -> TableFile:
@@ -248,8 +221,6 @@ def _read_text(text: str, path: Path, options: TableOptions, how: list[str]) -> 
     try:
         dialect = _dialect(text, given)
         separator = dialect.separator
-        if _COPIES * len(text) + _BYTES_OF_A_CELL * (text.count("\n") + text.count(separator)) > MOST_MEMORY:
-            raise _too_many_cells(path)
         _check_width(max(map(len, dialect.rows), default=0), path)
         frame, mended, has_header = _cells(text.encode(), dialect, options, path)
     except (pd.errors.EmptyDataError, pd.errors.ParserError, ValueError, csv.Error) as error:
@@ -310,17 +281,9 @@ def _dialect(text: str, separator: str | None) -> _Dialect:
 
 def _sampled(sample: str, separator: str, quote: str) -> list[list[str]]:
     reader = csv.reader(io.StringIO(sample), delimiter=separator, quotechar=quote, skipinitialspace=True)
-    rows: list[list[str]] = []
-    filled = 0
-    for row in reader:
-        rows.append(row)
-        filled += bool(row)
-        if filled == SAMPLE_LINES:
-            break
-    else:
-        if len(sample) == SAMPLE_TEXT and len(rows) > 1:
-            rows.pop()  # It may be cut.
-    return rows
+    rows = [*islice(reader, SAMPLE_LINES)]
+    is_cut = len(sample) == SAMPLE_TEXT and 1 < len(rows) < SAMPLE_LINES
+    return rows[:-1] if is_cut else rows
 
 
 def _regularity(rows: list[list[str]], separator: str) -> tuple[float, float, int, int]:
@@ -353,7 +316,7 @@ def _cells(data: bytes, dialect: _Dialect, options: TableOptions, path: Path) ->
     """Return (the cells as texts, what was mended, whether the first line has the names)."""
     first = dialect.rows[0] if dialect.rows else []
     has_header = _has_header(dialect.rows) if options.header is None else options.header
-    usual = _usual_width(dialect.rows[1:]) or len(first)
+    usual = mode(map(len, dialect.rows[1:] or [first]))
     mended = [f"the {dialect.title_lines} lines above the table are left out"] if dialect.title_lines else []
     names = [name.strip() for name in first] if has_header else [""] * usual
     while has_header and names and not names[-1] and not _has_cells(dialect.rows[1:], len(names) - 1):
@@ -361,38 +324,32 @@ def _cells(data: bytes, dialect: _Dialect, options: TableOptions, path: Path) ->
     if has_header and usual == len(names) + 1 and _numbers_rows(dialect.rows[1:]):
         names.insert(0, "row")
         mended.append("the header has no name for the first column, which numbers the rows: it is called 'row'")
-    width = max(1, len(names))
-    lines = _check_lines(data, dialect, width, has_header)
-    if lines.rows * width * _BYTES_OF_AN_EMPTY_CELL > MOST_MEMORY:
+    names = [name or f"column_{place}" for place, name in enumerate(names or [""], 1)]
+    said, rows, behind, comments = _check_lines(data, dialect, names, has_header)
+    cells = rows + data.count(dialect.separator.encode())
+    if max(rows * len(names) * _BYTES_OF_AN_EMPTY_CELL, _COPIES * len(data) + cells * _BYTES_OF_A_CELL) > MOST_MEMORY:
         raise _too_many_cells(path)
     frame = pd.read_csv(
         io.BytesIO(data),
         sep=dialect.separator,
         quotechar=dialect.quote,
         header=None,
-        names=list(range(width)),
-        usecols=list(range(width)),
+        names=list(range(len(names))),
+        usecols=list(range(len(names))),
         dtype=object,
         na_filter=False,
         skipinitialspace=True,
         skiprows=dialect.title_lines,
         index_col=False,
     )
-    if lines.comments:
-        frame = frame[[cells not in lines.comments for cells in frame.itertuples(index=False, name=None)]]
-    units = _units(dialect.rows) if has_header else {}
-    frame = frame.iloc[int(has_header) + bool(units) : len(frame) - len(lines.behind)].reset_index(drop=True)
-    frame.columns = pd.Index([name or f"column_{place}" for place, name in enumerate(names, 1)], dtype=object)
-    for place, cell in [*units.items()][:1]:
-        mended.append(
-            f"warning: the line below the header is left out: column {frame.columns[place]!r} has {cell!r} there"
-        )
-    return frame, [*mended, *lines.said([*frame.columns], dialect.separator)], has_header
-
-
-def _usual_width(rows: list[list[str]]) -> int:
-    widths = Counter(map(len, rows))
-    return widths.most_common(1)[0][0] if widths else 0
+    if comments:
+        frame = frame[[cells not in comments for cells in frame.itertuples(index=False, name=None)]]
+    units = _units(dialect.rows) if has_header else []
+    for place, unit in units[:1]:
+        mended.append(f"warning: the line below the header is left out: column {names[place]!r} has {unit!r} there")
+    frame = frame.iloc[has_header + bool(units) : len(frame) - behind].reset_index(drop=True)
+    frame.columns = pd.Index(names, dtype=object)
+    return frame, [*mended, *said], has_header
 
 
 def _has_cells(rows: list[list[str]], place: int) -> bool:
@@ -401,11 +358,8 @@ def _has_cells(rows: list[list[str]], place: int) -> bool:
 
 def _numbers_rows(rows: list[list[str]]) -> bool:
     """Return whether the first cells are 1, 2, 3 … or 0, 1, 2 …"""
-    try:
-        numbers = [int(row[0]) for row in rows]
-    except ValueError:
-        return False
-    return len(numbers) > 2 and numbers[0] in (0, 1) and numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    cells = [row[0].strip() for row in rows]
+    return len(cells) > 2 and any(cells == [*map(str, range(start, start + len(cells)))] for start in (0, 1))
 
 
 def _records(data: bytes, dialect: _Dialect) -> Iterator[tuple[list[str], int]]:
@@ -419,39 +373,49 @@ def _records(data: bytes, dialect: _Dialect) -> Iterator[tuple[list[str], int]]:
             yield row, reader.line_num + dialect.title_lines
 
 
-def _check_lines(data: bytes, dialect: _Dialect, width: int, has_header: bool) -> _Lines:
-    """Return what the lines of a table are.
+def _check_lines(
+    data: bytes, dialect: _Dialect, names: list[str], has_header: bool
+) -> tuple[list[str], int, int, set[tuple[str, ...]]]:
+    """Return (what is said of the lines, how many are rows, how many of these are behind the table, comments).
 
     Raises:
         ValueError: a row has a cell behind the last column: which of its cells belongs to which is not known.
     """
-    short, lines = list[int](), _Lines()
-    last = deque[list[str]](maxlen=MOST_LAST_LINES + 1)
+    short, ended, rows, width = list[int](), 0, 0, len(names)
+    last, comments = deque[list[str]](maxlen=MOST_LAST_LINES + 1), set[tuple[str, ...]]()
     may_be_comments = not any(row[0].startswith("#") for row in dialect.rows[1:])
     for row, line in _records(data, dialect):
-        if may_be_comments and _is_comment(row, width) and len(lines.comments) < MOST_COMMENTS:
-            lines.comments.add((*row, *[""] * (width - len(row))))
+        if may_be_comments and _is_comment(row, width) and len(comments) < MOST_COMMENTS:
+            comments.add((*row, *[""] * (width - len(row))))
             continue
-        lines.rows += 1
+        rows += 1
         last.append(row)
         if len(row) > width:
             if any(cell.strip() for cell in row[width:]):
-                whose = "names" if has_header else "fields"
-                if has_header and _usual_width(dialect.rows[1:]) > width:
+                if has_header and mode(map(len, dialect.rows[1:] or [[]])) > width:
                     raise ValueError(
-                        f"the header has {width} {whose}, line {line} has {len(row)} fields; "
+                        f"the header has {width} names, line {line} has {len(row)} fields; "
                         "add the name that is missing, where its column stands"
                     )
                 raise ValueError(
                     f"line {line} has {len(row)} fields, {width} are expected; put a text that holds "
                     f"{_named(dialect.separator)} in quotation marks, or name another --separator"
                 )
-            lines.ended += lines.rows > 1
-        elif len(row) < width and lines.rows > has_header:
+            ended += rows > 1
+        elif len(row) < width and rows > has_header:
             short.append(line)
-    lines.behind = _behind_table([*last], dialect, width)
-    lines.short = short[: len(short) - sum(len(row) < width for row in [*last][len(last) - len(lines.behind) :])]
-    return lines
+    behind = _behind_table([*last], dialect, width)
+    short = short[: len(short) - sum(len(row) < width for row in [*last][len(last) - len(behind) :])]
+    said = [f"lines that begin with '#' are left out, such as {one[0]!r}" for one in sorted(comments)[:1]]
+    if ended:
+        said.append(f"{ended:,} lines end with {_named(dialect.separator)}: nothing stands behind the last column")
+    if behind:
+        lines = "line is" if len(behind) == 1 else f"{len(behind)} lines are"
+        said.append(f"warning: the last {lines} left out: column {names[0]!r} has {behind[0]!r} there")
+    if short:
+        lines = f"{len(short):,} lines have too few fields, line {short[0]} first"
+        said.append(f"warning: {lines}: column {names[-1]!r} is empty there")
+    return said, rows, len(behind), comments
 
 
 def _behind_table(last: list[list[str]], dialect: _Dialect, width: int) -> list[str]:
@@ -483,11 +447,10 @@ def _has_header(rows: list[list[str]]) -> bool:
     return not (numbers and is_known and all(map(_is_number, numbers)))
 
 
-def _units(rows: list[list[str]]) -> dict[int, str]:
-    """Return the cells above numbers in the row below the header, by place, if they are none: they name units."""
-    found = {place: cell.strip() for place, (cell, below) in enumerate(_above(rows[1:])) if _are_numbers(below)}
-    named = {place: cell for place, cell in found.items() if cell}
-    return named if len(named) > 1 and not any(_is_number(one) or are_missing([one]) for one in named.values()) else {}
+def _units(rows: list[list[str]]) -> list[tuple[int, str]]:
+    """Return the places and cells of the row below the header that stand above numbers, if none is one: of units."""
+    found = [(place, cell) for place, (cell, below) in enumerate(_above(rows[1:])) if cell and _are_numbers(below)]
+    return found if len(found) > 1 and not any(_is_number(cell) or are_missing([cell]) for _, cell in found) else []
 
 
 def _above(rows: list[list[str]]) -> list[tuple[str, list[str]]]:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from apc_automl.data.columns import LARGEST_NUMBER, ReadColumn, Values, as_numbers, as_stored, read_columns
+from apc_automl.data.columns import LARGEST_NUMBER, ReadColumn, Values, as_numbers, as_stored, only, read_columns
 from apc_automl.data.source import read_source
 from apc_automl.data.table_schema import NO_TIME, TEXT_NUMBERS, Column, ColumnKind, ProblemKind, Schema, TableOptions
 from apc_automl.errors import TableInvalid
@@ -100,7 +100,7 @@ def read_table(
         columns=tuple(columns),
         notes=tuple(notes),
         header=source.header,
-        decimal=options.decimal or _common_decimal(columns),
+        decimal=options.decimal or only(column.decimal for column in columns),
         time=time or "",
     )
     table = Table(schema, features.assign(**{target: labels}).reset_index(drop=True), groups)
@@ -227,11 +227,6 @@ def _groups(values: Values, name: str, notes: list[str]) -> Numbers:
     codes[alone] = len(known) + np.arange(int(alone.sum()))
     notes.append(f"rows with the same {name!r} stay together: {len(known):,} groups; the column itself is left out")
     return np.asarray(codes, dtype="int64")
-
-
-def _common_decimal(columns: Sequence[Column]) -> str:
-    signs = {column.decimal for column in columns} - {""}
-    return signs.pop() if len(signs) == 1 else ""
 
 
 def _is_labelled(labels: Values, target: str, notes: list[str]) -> "pd.Series[bool]":

@@ -78,6 +78,15 @@ class TableFile:
     separator: str = ""
     """Empty for an Excel workbook or a parquet file."""
     header: bool = True
+    repeated: tuple[str, ...] = ()
+    """Names that several columns had: the first has kept it."""
+
+    def check_names(self, path: Path, *names: str | None) -> None:
+        """Check that each of these is the name of one column. Raises TableInvalid."""
+        columns = [*self.frame.columns, *self.repeated]
+        for name in names:
+            if columns.count(name) > 1:
+                raise TableInvalid(f"{path} has two columns of one name, {name!r}; rename one of them")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +117,7 @@ def read_source(path: Path, options: TableOptions | None = None) -> TableFile:
     frame.columns = pd.Index([str(name).strip() for name in frame.columns], dtype=object)
     if frame.empty:
         raise TableInvalid(f"{path} has a header line but no rows")
-    if not frame.columns.is_unique:
-        twice = sorted(frame.columns[frame.columns.duplicated()])[0]
-        raise TableInvalid(f"{path} has two columns of one name, {twice!r}; rename one of them")
+    source.check_names(path, *frame.columns[frame.columns.duplicated()])
     words = f"read {len(frame):,} rows, {len(frame.columns)} columns: {source.words}"
     return replace(source, words=words)
 
@@ -222,14 +229,10 @@ def _read_text(text: str, path: Path, options: TableOptions, how: list[str]) -> 
         dialect = _dialect(text, given)
         separator = dialect.separator
         _check_width(max(map(len, dialect.rows), default=0), path)
-        frame, mended, has_header = _cells(text.encode(), dialect, options, path)
+        return _cells(text.encode(), dialect, options, path, how)
     except (pd.errors.EmptyDataError, pd.errors.ParserError, ValueError, csv.Error) as error:
         reason = _reason_of(error)
         raise TableInvalid(f"{path} cannot be read as a table with {_named(separator)}: {reason}") from error
-    words = [_named(separator), *how]
-    if not has_header:
-        words.append("no header line (columns are column_1, column_2, …)")
-    return TableFile(frame, ", ".join(words), tuple(mended), separator, has_header)
 
 
 def _named(separator: str) -> str:
@@ -312,13 +315,18 @@ def _is_comment(row: list[str], width: int) -> bool:
     return row[0].startswith("#") and len(row) < width
 
 
-def _cells(data: bytes, dialect: _Dialect, options: TableOptions, path: Path) -> tuple[pd.DataFrame, list[str], bool]:
-    """Return (the cells as texts, what was mended, whether the first line has the names)."""
+def _cells(data: bytes, dialect: _Dialect, options: TableOptions, path: Path, how: list[str]) -> TableFile:
+    """Return the cells as texts."""
     first = dialect.rows[0] if dialect.rows else []
     has_header = _has_header(dialect.rows) if options.header is None else options.header
     usual = mode(map(len, dialect.rows[1:] or [first]))
     mended = [f"the {dialect.title_lines} lines above the table are left out"] if dialect.title_lines else []
-    names = [name.strip() for name in first] if has_header else [""] * usual
+    given = first if has_header else [""] * usual
+    before = [given[:place].count(name) if name.strip() else 0 for place, name in enumerate(given)]
+    names = [name.strip() + f".{count}" * (count > 0) for name, count in zip(given, before, strict=True)]
+    repeated = [name.strip() for name, count in zip(given, before, strict=True) if count == 1]
+    order = "new rows must have them in this order"
+    mended += [f"warning: several columns are called {one!r}: the next is '{one}.1', and {order}" for one in repeated]
     while has_header and names and not names[-1] and not _has_cells(dialect.rows[1:], len(names) - 1):
         names.pop()
     if has_header and usual == len(names) + 1 and _numbers_rows(dialect.rows[1:]):
@@ -349,7 +357,10 @@ def _cells(data: bytes, dialect: _Dialect, options: TableOptions, path: Path) ->
         mended.append(f"warning: the line below the header is left out: column {names[place]!r} has {unit!r} there")
     frame = frame.iloc[has_header + bool(units) : len(frame) - behind].reset_index(drop=True)
     frame.columns = pd.Index(names, dtype=object)
-    return frame, [*mended, *said], has_header
+    words = [_named(dialect.separator), *how]
+    if not has_header:
+        words.append("no header line (columns are column_1, column_2, …)")
+    return TableFile(frame, ", ".join(words), (*mended, *said), dialect.separator, has_header, tuple(repeated))
 
 
 def _has_cells(rows: list[list[str]], place: int) -> bool:

@@ -72,6 +72,7 @@ def read_table(
     options = options or TableOptions()
     source = read_source(path, options)
     target, group, time = _named_columns(path, target, options, list(source.frame.columns))
+    source.check_names(path, target, group, time)
     read = read_columns(source.frame, source.separator, options)
     comma = ", decimal comma" if any(one.decimal == "," for one in read.values()) else ""
     notes = [f"{source.words}{comma}", *source.mended, *read[target].notes]

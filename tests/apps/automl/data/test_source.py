@@ -239,6 +239,23 @@ def sold(rows: int = 90) -> list[str]:
     return [f"shop {n % 5};{n * 37 % 101};{n % 9},5;{'ab'[n % 2]}" for n in range(rows)]
 
 
+def test_columns_of_one_name_are_told_apart_and_said(tmp_path: Path) -> None:
+    lines = [f"{n % 5 or 'note'},{line},{n % 7 or 'note'}" for n, line in enumerate(plain().split())]
+    path = tmp_path / "table.csv"
+    path.write_text("\n".join(lines))
+    source = read_source(path)
+    assert list(source.frame.columns) == ["note", "size", "colour", "y", "note.1"]
+    assert source.frame.iloc[8, [0, 4]].tolist() == ["4", "2"]
+    said = "warning: several columns are called 'note': the next is 'note.1', and new rows must have them in this order"
+    assert source.mended == (said,)
+    for target, options in (("note", TableOptions()), ("y", TableOptions(group="note"))):
+        with pytest.raises(TableInvalid, match="two columns of one name, 'note'; rename one"):
+            read_table(path, target, options=options)
+    path.write_text("\n".join([f"note.1,{lines[0]}", *(f"1,{line}" for line in lines[1:])]))
+    with pytest.raises(TableInvalid, match=r"two columns of one name, 'note\.1'"):
+        read_source(path)
+
+
 def test_spaces_are_between_fields_where_no_other_sign_is(tmp_path: Path) -> None:
     path = tmp_path / "table.txt"
     lines = [f'"{n}" "{n % 7} of the shop" {n:4}  {n % 3}.5 NA' for n in range(1, 91)]

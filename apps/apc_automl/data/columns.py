@@ -57,13 +57,20 @@ SAMPLED_DATES = 12
 STRANGE_ROWS = 5
 """So many new rows of unknown categories, and none of a known one, are another column."""
 
-_MONEY = r"[$€£¥₹₽₩]|(?:EUR|USD|CHF|GBP|JPY|Fr\.|US\$|R\$)"
+_MONEY = (
+    r"[$€£¥₹₽₩₺₴]|(?:EUR|USD|CHF|GBP|JPY|INR|BRL|SEK|NOK|DKK|PLN|CZK|HUF|CAD|AUD|NZD|CNY|MXN|ZAR|TRY"
+    r"|Fr\.|US\$|R\$|Rs\.?|kr\.?|zł|Kč|Ft)"
+)
 _BLANKS = "\u00a0\u202f\u2009 "
+_UNSEEN = "\u200b\u200e\u200f\u202a\u202c\u202d\ufeff"
+"""Signs without a width, as pages and calculators put them around numbers."""
 _NUMBER = re.compile(
     rf"(?P<open>\()?(?P<sign>[+\-\u2212])?[{_BLANKS}]?(?P<before>{_MONEY})?[{_BLANKS}]?(?P<sign2>[+\-\u2212])?"
     rf"(?P<body>(?:\d|[.,]\d)(?:[\d.,'\u2019_{_BLANKS}]*[\d.,])?)(?P<power>[eE][+\-]?\d+)?"
-    rf"[{_BLANKS}]?(?P<after>{_MONEY}|%|‰|[A-Za-z°µ²³/]{{1,6}})?(?P<minus>-)?(?(open)\))"
+    rf"[{_BLANKS}]?(?P<after>{_MONEY}|%|‰|(?:[^\W\d_]|[°µ²³/]){{1,6}})?(?P<minus>-)?(?(open)\))"
 )
+_NO_CENTS = re.compile(r"(?<=\d)([.,])[\-\u2013\u2014]{1,2}(?!\d)")
+"""As shops write prices: 120,-"""
 _GROUP = rf"'\u2019_{_BLANKS}"
 _FORMS: Final = {
     ".": re.compile(
@@ -124,7 +131,9 @@ _UNREAD_DATE = re.compile(
     r"|\d{1,2}:\d\d"
 )
 """A date with a month's name in a language that is not known, or a time of day with an hour that no day has."""
-_UNITS: Final = frozenset("mg g kg t lb oz mm cm m km in ft ml l ms s min h d % ‰ °C °F K W kW MW Wh kWh MWh".split())
+_UNITS: Final = frozenset(
+    "k M mg g kg t lb oz mm cm m km in ft ml l ms s min h d % ‰ °C °F K W kW MW Wh kWh MWh".split()
+)
 _VERSION = re.compile(r"\d{1,2}\.(0|[1-9]\d?)")
 
 
@@ -223,13 +232,15 @@ def stripped(values: Values) -> Values:
 
 
 def _bare(text: str) -> str:
-    text = text.strip()
+    text = text.strip().strip(_UNSEEN).strip()
     return text[2:-1].strip() if text.startswith('="') and text.endswith('"') else text
 
 
 def parse_number(text: str) -> Number | None:
     """Return the number that a text is in one of the ways to write them; None for any other text."""
-    found = _NUMBER.fullmatch(text) if len(text) <= LONGEST_NUMBER else None
+    if not text.isascii():
+        text = "".join(str(int(sign)) if sign.isdecimal() else sign for sign in text)
+    found = _NUMBER.fullmatch(_NO_CENTS.sub(r"\g<1>00", text)) if len(text) <= LONGEST_NUMBER else None
     if found is None:
         is_endless = _ENDLESS.fullmatch(text) is not None
         return Number("1", "", "-" if text.startswith("-") else "", "e999", ".,") if is_endless else None
@@ -365,8 +376,11 @@ class _Texts:
         if all(map(str.isdigit, likely)) and len(likely) < min(LEAST_DAYS, self.whole):
             return []
         sums = {form: self.whole - self._count(self._no_dates(form)) for form in _guessed(likely)}
-        best = max(sums.values(), default=0)
-        return [form for form, one in sums.items() if one == best] if best > self.whole / 2 else []
+        best, known = (
+            max(sums.values(), default=0),
+            self._count(text for text in self.counts if not are_missing([text])),
+        )
+        return [form for form, one in sums.items() if one == best] if best > known / 2 else []
 
     def _no_dates(self, form: str) -> list[str]:
         distinct = pd.Series([*self.counts], dtype=object)
@@ -422,7 +436,7 @@ class _Texts:
         lost = self._count(odd)
         is_measured = len(self.counts) - len(odd) > LEAST_NUMBERS
         unknown = [text for text in odd if not are_missing([text]) and not (is_measured and _BOUND.fullmatch(text))]
-        if not self.counts or len(odd) == len(self.counts) or lost >= self.whole / 2:
+        if len(odd) == len(self.counts) or (lost if not is_measured else self._count(unknown)) >= self.whole / 2:
             return False
         if len(unknown) == 1 and not any(map(str.isdigit, unknown[0])):
             return is_measured
@@ -443,12 +457,17 @@ class _Texts:
         dates = [text for text in self.counts if _UNREAD_DATE.fullmatch(text)]
         units = sorted({one.unit for one in self.parsed.values()})
         are_numbers = are_missing(self.counts.keys() - self.parsed.keys())
+        is_measured = any(one.between for one in self.parsed.values())  # Numbers of houses have no decimal sign.
         if self._count(dates) > TEXT_SHARE * self.whole:
             why = f"has dates or times such as {dates[0]!r}, which are not read"
         elif self._are_versions():
             why = "has numbers with and without a zero at their end, as the names of versions are written"
-        elif are_numbers and len(units) > 1 and all(one in _UNITS or not is_measure(one) for one in units):
-            why = f"has numbers of several units, {' and '.join(units)}"
+        elif (
+            are_numbers
+            and len(units) > 1
+            and (is_measured or all(one in _UNITS or not is_measure(one) for one in units))
+        ):
+            why = f"has numbers of several units, {' and '.join(one or 'none' for one in units)}"
         else:
             words = [text for text in self.counts if are_missing([text])]
             return [f"column {self.name!r}: {one!r} is a text there, no missing cell" for one in words[:1]]
@@ -478,7 +497,13 @@ def _guessed(likely: Sequence[str]) -> list[str]:
     forms = [one for one in guessed if one is not None and re.search("%[dbm]", one) and not re.match("%Y.%d", one)]
     first = pd.Series(likely[:SAMPLED_DATES], dtype=object)
     is_short = all(_SHORT_YEAR.fullmatch(text) for text in first)
-    more = ["%m/%Y", "%B %Y", "%b %Y", *(f"{day}{time}" for day in _SHORT_YEARS for time in _TIMES if is_short)]
+    more = [
+        "%m/%Y",
+        "%B %Y",
+        "%b %Y",
+        "%b-%y",
+        *(f"{day}{time}" for day in _SHORT_YEARS for time in _TIMES if is_short),
+    ]
     return [*dict.fromkeys([*forms, *(one for one in more if _parsed(first, one).notna().any())])]
 
 

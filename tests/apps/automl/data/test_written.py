@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from apc_automl.data.columns import differences, encode_features
+from apc_automl.data.columns import differences, encode_features, parse_number
 from apc_automl.data.source import read_source
 from apc_automl.data.table import Table, read_table
 from apc_automl.data.table_schema import ColumnKind, Schema, TableOptions
@@ -243,6 +243,8 @@ def test_categories_that_are_none_of_the_model_are_said_or_refused(tmp_path: Pat
         (["3.860 kg", "762 g", "1.2 kg"], "has numbers of several units, g and kg: it is read as text"),
         (["25 lutego 2024", "3 marca 2024"], "has dates or times such as '25 lutego 2024', which are not read"),
         (["25:30", "31:05", "8:05"], "has dates or times such as '25:30', which are not read: it is read as text"),
+        (["3.8k", "762", "1.1M"], "has numbers of several units, none and M and k: it is read as text"),
+        (["3.8 CR", "7.62 DR"], "has numbers of several units, CR and DR: it is read as text"),
         (["3.860 kg", "762 g", "n/a"], "has numbers of several units, g and kg: it is read as text"),
         (["1:25", "1:50"], "has dates or times such as '1:25', which are not read: it is read as text"),
         (["1.1", "1.10", "2.3"], "with and without a zero at their end, as the names of versions are written"),
@@ -402,8 +404,45 @@ def test_a_short_year_with_a_time_is_a_date(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("cell", "is_number"),
+    [
+        ("{},- €", True),
+        ("CHF {}.\u2013", True),
+        ("Rs. {}", True),
+        ("{} kr", True),
+        ("{} zł", True),
+        ("\u200e{}\u202c", True),
+        ("{} - {}", False),
+        ("{},-{}", False),
+    ],
+)
+def test_money_and_signs_that_nobody_sees(tmp_path: Path, cell: str, is_number: bool) -> None:
+    path = written(tmp_path, "x;y", lambda n: f"{cell.format(n * 37 % 101, 7)};{'ab'[n // 3 % 2]}")
+    table = read_table(path, "y")
+    assert kinds(table)["x"] == ("numeric" if is_number else "text")
+    assert not is_number or table.frame["x"].iloc[:3].tolist() == [0.0, 37.0, 74.0]
+
+
+def test_digits_of_other_scripts_are_digits() -> None:
+    number = parse_number("\u0661\u0662.5")
+    assert number is not None and number.value(".") == 12.5
+
+
+@pytest.mark.parametrize(("cell", "kind"), [("2021-03-{:02d}", "date"), ("{}.5", "numeric")])
+def test_a_column_of_which_most_is_missing_is_what_the_rest_is(tmp_path: Path, cell: str, kind: str) -> None:
+    path = written(
+        tmp_path, "x,y", lambda n: f"{cell.format(1 + n // 4 % 28) if n % 4 == 0 else 'NULL'},{'ab'[n // 3 % 2]}"
+    )
+    table = read_table(path, "y")
+    assert kinds(table) == {"x": kind}
+    path = written(tmp_path, "x,y", lambda n: f"{['none', 'none', '1'][n % 3]},{'ab'[n // 2 % 2]}")
+    assert kinds(read_table(path, "y")) == {"x": "categorical"}, "one number is a class"
+
+
+@pytest.mark.parametrize(
     ("cells", "form"),
     [
+        (["Feb-20", "Dec-19"], "%b-%y"),
         (["1/31/21", "12/1/21"], "%m/%d/%y"),
         (["5-Jan-21", "31-May-21"], "%d-%b-%y"),
         (["1.2.21", "3.4.21"], None),

@@ -13,7 +13,7 @@ import stat
 import zipfile
 import zlib
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -93,10 +93,17 @@ class TableFile:
 class _Dialect:
     separator: str
     quote: str
+    escape: str | None
+    """Before a quotation mark within a cell; without it such marks are doubled."""
     title_lines: int
     """Lines above the header, or above the first row where there is none."""
     rows: list[list[str]]
     """The first ones, the header among them."""
+
+    def reader(self, lines: Iterable[str]) -> Any:
+        """Return what cuts lines into cells."""
+        mark, quote, escape = self.separator, self.quote, self.escape
+        return csv.reader(lines, delimiter=mark, quotechar=quote, escapechar=escape, skipinitialspace=True)
 
 
 def read_source(path: Path, options: TableOptions | None = None) -> TableFile:
@@ -206,8 +213,8 @@ def _decoded(data: bytes, path: Path, given: str | None) -> tuple[str, str]:
     elif b"\0" in data[:4096]:
         raise TableInvalid(f"{path} is no text file; --data must name a CSV, Excel or parquet file")
     else:
-        windows = {"cp1252": "Windows-1252"} if _WINDOWS.search(data) else {}
-        names = {"utf-8-sig": "UTF-8", **windows, "latin-1": "Latin-1"}
+        other = {"cp1252": "Windows-1252"} if _WINDOWS.search(data) else {"latin-1": "Latin-1"}
+        names = {"utf-8-sig": "UTF-8", **other}
     for encoding, name in names.items():
         try:
             return data.decode(encoding).removeprefix("\ufeff"), name
@@ -274,30 +281,32 @@ def _dialect(text: str, separator: str | None) -> _Dialect:
     """Return the separator and quotation mark with which most lines have as many fields as the others."""
     sample = text[:SAMPLE_TEXT]
     quotes = ['"', "'"] if re.search(rf"(^|[{SEPARATORS}])'", sample, re.MULTILINE) else ['"']
-    found = [(_sampled(sample, mark, quote), mark, quote) for mark in separator or SEPARATORS for quote in quotes]
-    rows, mark, quote = max(found, key=lambda one: _regularity(one[0], one[1]))
-    if separator is None and not _regularity(rows, mark)[0]:
-        spaced = _sampled(sample, " ", '"')
-        rows, mark = (spaced, " ") if _regularity(spaced, " ")[0] > NUMBERS_SHARE else (rows, mark)
-    return _Dialect(mark, quote, *_below_title(rows))
+    escape = "\\" if re.search(rf"\\[\"'][^{SEPARATORS}\s\"']", sample) and r"\N" not in sample else None
+    found = [_sampled(sample, mark, quote, escape) for mark in separator or SEPARATORS for quote in quotes]
+    best = max(found, key=_regularity)
+    if separator is None and not _regularity(best)[0]:
+        spaced = _sampled(sample, " ", '"', best.escape)
+        best = spaced if _regularity(spaced)[0] > NUMBERS_SHARE else best
+    title_lines, rows = _below_title(best.rows)
+    return replace(best, title_lines=title_lines, rows=rows)
 
 
-def _sampled(sample: str, separator: str, quote: str) -> list[list[str]]:
-    reader = csv.reader(io.StringIO(sample), delimiter=separator, quotechar=quote, skipinitialspace=True)
-    rows = [*islice(reader, SAMPLE_LINES)]
+def _sampled(sample: str, separator: str, quote: str, escape: str | None) -> _Dialect:
+    dialect = _Dialect(separator, quote, escape, 0, [])
+    rows = [*islice(dialect.reader(io.StringIO(sample, newline="")), SAMPLE_LINES)]
     is_cut = len(sample) == SAMPLE_TEXT and 1 < len(rows) < SAMPLE_LINES
-    return rows[:-1] if is_cut else rows
+    return replace(dialect, rows=rows[:-1] if is_cut else rows)
 
 
-def _regularity(rows: list[list[str]], separator: str) -> tuple[float, float, int, int]:
+def _regularity(dialect: _Dialect) -> tuple[float, float, int, int]:
     """Return how sure it is that this is the separator: of equals the one that leaves none of the others in cells."""
-    widths = [len(row) for row in rows if row]
+    widths = [len(row) for row in dialect.rows if row]
     usual = max(set(widths), key=lambda width: (widths.count(width), width), default=0)
-    cells = [cell for row in rows for cell in row]
-    whole = sum(not any(mark in cell for mark in SEPARATORS if mark != separator) for cell in cells)
+    cells = [cell for row in dialect.rows for cell in row]
+    whole = sum(not any(mark in cell for mark in SEPARATORS if mark != dialect.separator) for cell in cells)
     share = widths.count(usual) / len(widths) if usual > 1 else 0.0
     quoted = -sum(cell.startswith("'") or cell.startswith('"') for cell in cells)
-    return share, whole / max(1, len(cells)), quoted, -SEPARATORS.find(separator)
+    return share, whole / max(1, len(cells)), quoted, -SEPARATORS.find(dialect.separator)
 
 
 def _below_title(rows: list[list[str]]) -> tuple[int, list[list[str]]]:
@@ -341,6 +350,7 @@ def _cells(data: bytes, dialect: _Dialect, options: TableOptions, path: Path, ho
         io.BytesIO(data),
         sep=dialect.separator,
         quotechar=dialect.quote,
+        escapechar=dialect.escape,
         header=None,
         names=list(range(len(names))),
         usecols=list(range(len(names))),
@@ -351,7 +361,8 @@ def _cells(data: bytes, dialect: _Dialect, options: TableOptions, path: Path, ho
         index_col=False,
     )
     if comments:
-        frame = frame[[cells not in comments for cells in frame.itertuples(index=False, name=None)]]
+        rows_of = enumerate(frame.itertuples(index=False, name=None))
+        frame = frame[[place < has_header or cells not in comments for place, cells in rows_of]]
     units = _units(dialect.rows) if has_header else []
     for place, unit in units[:1]:
         mended.append(f"warning: the line below the header is left out: column {names[place]!r} has {unit!r} there")
@@ -378,7 +389,7 @@ def _records(data: bytes, dialect: _Dialect) -> Iterator[tuple[list[str], int]]:
     lines = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", newline="")
     for _ in range(dialect.title_lines):
         lines.readline()
-    reader = csv.reader(lines, delimiter=dialect.separator, quotechar=dialect.quote, skipinitialspace=True)
+    reader = dialect.reader(lines)
     for row in reader:
         if row:
             yield row, reader.line_num + dialect.title_lines
@@ -396,7 +407,8 @@ def _check_lines(
     last, comments = deque[list[str]](maxlen=MOST_LAST_LINES + 1), set[tuple[str, ...]]()
     may_be_comments = not any(row[0].startswith("#") for row in dialect.rows[1:])
     for row, line in _records(data, dialect):
-        if may_be_comments and _is_comment(row, width) and len(comments) < MOST_COMMENTS:
+        is_header_again = has_header and rows > 0 and row == dialect.rows[0]
+        if is_header_again or (may_be_comments and _is_comment(row, width) and len(comments) < MOST_COMMENTS):
             comments.add((*row, *[""] * (width - len(row))))
             continue
         rows += 1
@@ -417,7 +429,7 @@ def _check_lines(
             short.append(line)
     behind = _behind_table([*last], dialect, width)
     short = short[: len(short) - sum(len(row) < width for row in [*last][len(last) - len(behind) :])]
-    said = [f"lines that begin with '#' are left out, such as {one[0]!r}" for one in sorted(comments)[:1]]
+    said = [f"comments, or the header again, are left out, such as {one[0]!r}" for one in sorted(comments)[:1]]
     if ended:
         said.append(f"{ended:,} lines end with {_named(dialect.separator)}: nothing stands behind the last column")
     if behind:

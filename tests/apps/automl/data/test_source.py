@@ -239,6 +239,41 @@ def sold(rows: int = 90) -> list[str]:
     return [f"shop {n % 5};{n * 37 % 101};{n % 9},5;{'ab'[n % 2]}" for n in range(rows)]
 
 
+def test_the_header_of_a_second_part_is_no_row(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text(plain() + plain())
+    source = read_source(path)
+    assert len(source.frame) == 160 and "size" not in set(source.frame["size"])
+    assert source.mended == ("comments, or the header again, are left out, such as 'size'",)
+
+
+def test_lines_may_end_as_on_old_computers(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes(plain().replace("\n", "\r").encode())
+    assert read_source(path).frame.shape == (80, 3)
+
+
+def test_a_code_page_that_is_none_of_windows_has_to_be_named(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes(plain().replace("red", "für").encode("cp850"))
+    with pytest.raises(TableInvalid, match=r"is not Windows-1252: .*; name another --encoding"):
+        read_source(path)
+    assert read_source(path, TableOptions(encoding="cp850")).frame["colour"].iloc[1] == "für"
+
+
+@pytest.mark.parametrize(
+    ("cell", "is_read"),
+    [(r'"say \"hi, you\" {n}"', 'say "hi, you" {n}'), (r'"C:\a\",{n}', "C:\\a\\"), ('"a ""b"" {n}"', 'a "b" {n}')],
+)
+def test_quotation_marks_in_a_cell_have_a_sign_before_them_or_are_doubled(
+    tmp_path: Path, cell: str, is_read: str
+) -> None:
+    path = tmp_path / "table.csv"
+    lines = [f"{cell.format(n=n)},{n % 2}" for n in range(80)]
+    path.write_text("\n".join(["remark,size,y" if "C:" in cell else "remark,y", *lines]) + "\n")
+    assert read_source(path).frame["remark"].iloc[7] == is_read.format(n=7)
+
+
 def test_columns_of_one_name_are_told_apart_and_said(tmp_path: Path) -> None:
     lines = [f"{n % 5 or 'note'},{line},{n % 7 or 'note'}" for n, line in enumerate(plain().split())]
     path = tmp_path / "table.csv"
@@ -292,7 +327,7 @@ def test_comments_among_the_rows_are_no_rows(tmp_path: Path) -> None:
     path.write_text("\n".join(lines) + "\n")
     source = read_source(path)
     assert source.frame["y"].tolist() == ["a", "b"] * 40
-    said = ("the 2 lines above the table are left out", "lines that begin with '#' are left out, such as '#'")
+    said = ("the 2 lines above the table are left out", "comments, or the header again, are left out, such as '#'")
     assert source.mended == said
     ids = [f"#{n};{n};{n % 9}.5{';a' if n % 9 else ''}" for n in range(80)]
     path.write_text("\n".join(["shop;sold;rate;y", *ids]) + "\n")

@@ -65,7 +65,7 @@ _BLANKS = "\u00a0\u202f\u2009 "
 _UNSEEN = "\u200b\u200e\u200f\u202a\u202c\u202d\ufeff"
 """Signs without a width, as pages and calculators put them around numbers."""
 _NUMBER = re.compile(
-    rf"(?P<open>\()?(?P<sign>[+\-\u2212])?[{_BLANKS}]?(?P<before>{_MONEY})?[{_BLANKS}]?(?P<sign2>[+\-\u2212])?"
+    rf"(?P<open>\()?(?P<sign>[+\-\u2212\u2013])?[{_BLANKS}]?(?P<before>{_MONEY})?[{_BLANKS}]?(?P<sign2>[+\-\u2212\u2013])?"
     rf"(?P<body>(?:\d|[.,]\d)(?:[\d.,'\u2019_{_BLANKS}]*[\d.,])?)(?P<power>[eE][+\-]?\d+)?"
     rf"[{_BLANKS}]?(?P<after>{_MONEY}|%|‰|(?:[^\W\d_]|[°µ²³/]){{1,6}})?(?P<minus>-)?(?(open)\))"
 )
@@ -251,7 +251,7 @@ def parse_number(text: str) -> Number | None:
     between = frozenset(body) - frozenset("0123456789")
     # A number with a power has no sign between thousands.
     decimals = [one for one, form in _FORMS.items() if form.fullmatch(body) and not (power and between - {one})]
-    is_negative = any(one in ("(", "-", "\u2212") for one in signs)
+    is_negative = any(one in ("(", "-", "\u2212", "\u2013") for one in signs)
     unit = found["before"] or found["after"] or ""
     return Number(body, unit, "-" if is_negative else "", power, "".join(decimals)) if decimals else None
 

@@ -40,6 +40,8 @@ _PART_BYTES = 2**20
 MOST_COLUMNS = 5_000
 """Each is profiled, and told of, separately."""
 SEPARATORS = ",;\t|"
+_NO_QUOTE: Final = "\x1f"
+"""A sign that texts do not have, where quotation marks are inches and the like."""
 NAMES = {",": "`,`", ";": "`;`", "\t": "tab", "|": "`|`", " ": "space"}
 SAMPLE_LINES = 200
 SAMPLE_TEXT = 2**20
@@ -53,13 +55,19 @@ MOST_COMMENTS = 1_000
 """Different ones, among the rows."""
 MOST_TITLE_FIELDS = 2
 """Fields of a table in which a line of one may be a row."""
-_SUM: Final = re.compile(r"((grand |sub)?total|sum|summe|gesamt|insgesamt|totale|totaal|somme)\b.*", re.IGNORECASE)
+_SUM: Final = re.compile(
+    r"((grand |sub)?total|sum|summe|gesamt|insgesamt|totale|totaal|totalt|somme|soma|suma|razem|average|mean|mittelwert"
+    r"|durchschnitt|anzahl|count|moyenne|media|promedio)\b.*",
+    re.IGNORECASE,
+)
 _PARQUET = b"PAR1"
 _BROKEN = (OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, RuntimeError)
 """What a packed file raises: RuntimeError when it is encrypted, or packed in another way."""
 _TAR_MARK: Final = slice(257, 262)
 _MARKUP: Final = re.compile(r"\s*<(!doctype|html|\?xml)", re.IGNORECASE)
 _JSON: Final = re.compile(r"\s*(\[\s*)?\{\s*\"")
+_RULE: Final = re.compile(r"\s*([-=_+:]{3,}\s*)?")
+"""Dashes under a header, or above a sum; or nothing."""
 _OPEN_QUOTE: Final = re.compile(r"EOF inside string starting at row (\d+)")
 _TOLD_SEPARATOR: Final = re.compile(r"sep=(.)\r?\n")
 _WINDOWS: Final = re.compile(rb"[\x80-\x9f]")
@@ -280,13 +288,18 @@ def _reason_of(error: Exception) -> str:
 def _dialect(text: str, separator: str | None) -> _Dialect:
     """Return the separator and quotation mark with which most lines have as many fields as the others."""
     sample = text[:SAMPLE_TEXT]
-    quotes = ['"', "'"] if re.search(rf"(^|[{SEPARATORS}])'", sample, re.MULTILINE) else ['"']
+    quotes = (
+        ['"', "'"] if re.search(rf"(^|[{SEPARATORS}])'[^'\n]*'([{SEPARATORS}\r]|$)", sample, re.MULTILINE) else ['"']
+    )
     escape = "\\" if re.search(rf"\\[\"'][^{SEPARATORS}\s\"']", sample) and r"\N" not in sample else None
     found = [_sampled(sample, mark, quote, escape) for mark in separator or SEPARATORS for quote in quotes]
     best = max(found, key=_regularity)
     if separator is None and not _regularity(best)[0]:
         spaced = _sampled(sample, " ", '"', best.escape)
         best = spaced if _regularity(spaced)[0] > NUMBERS_SHARE else best
+    plain = _sampled(sample, best.separator, _NO_QUOTE, best.escape)
+    if any("\n" in cell for row in best.rows for cell in row) and _regularity(plain)[0] == _regularity(best)[0]:
+        best = plain
     title_lines, rows = _below_title(best.rows)
     return replace(best, title_lines=title_lines, rows=rows)
 
@@ -316,12 +329,16 @@ def _below_title(rows: list[list[str]]) -> tuple[int, list[list[str]]]:
     first = next((place for place, count in enumerate(filled) if count > 1 and count >= usual - 1), 0)
     if usual < 3 or first == 0 or first > MOST_TITLE_LINES or any("\n" in cell for row in rows[:first] for cell in row):
         first = 0
-    rows = [row for row in rows[first:] if row]
-    return first, [row for row in rows if not _is_comment(row, max(map(len, rows)))]
+    width = max(map(len, rows), default=0)
+    while first < len(rows) and _is_none(rows[first], width):
+        first += 1
+    return first, [row for row in rows[first:] if not _is_none(row, width)]
 
 
-def _is_comment(row: list[str], width: int) -> bool:
-    return row[0].startswith("#") and len(row) < width
+def _is_none(row: list[str], width: int) -> bool:
+    """Return whether a line is no row of a table: a comment, a rule, or without cells."""
+    is_comment = bool(row) and row[0].startswith("#") and len(row) < width
+    return is_comment or not row or (width > 1 and all(map(_RULE.fullmatch, row)))
 
 
 def _cells(data: bytes, dialect: _Dialect, options: TableOptions, path: Path, how: list[str]) -> TableFile:
@@ -347,7 +364,7 @@ def _cells(data: bytes, dialect: _Dialect, options: TableOptions, path: Path, ho
     if max(rows * len(names) * _BYTES_OF_AN_EMPTY_CELL, _COPIES * len(data) + cells * _BYTES_OF_A_CELL) > MOST_MEMORY:
         raise _too_many_cells(path)
     frame = pd.read_csv(
-        io.BytesIO(data),
+        _below(data, dialect),
         sep=dialect.separator,
         quotechar=dialect.quote,
         escapechar=dialect.escape,
@@ -357,7 +374,6 @@ def _cells(data: bytes, dialect: _Dialect, options: TableOptions, path: Path, ho
         dtype=object,
         na_filter=False,
         skipinitialspace=True,
-        skiprows=dialect.title_lines,
         index_col=False,
     )
     if comments:
@@ -384,12 +400,17 @@ def _numbers_rows(rows: list[list[str]]) -> bool:
     return len(cells) > 2 and any(cells == [*map(str, range(start, start + len(cells)))] for start in (0, 1))
 
 
-def _records(data: bytes, dialect: _Dialect) -> Iterator[tuple[list[str], int]]:
-    """Yield the rows of the table, and the line in which each ends."""
+def _below(data: bytes, dialect: _Dialect) -> io.TextIOWrapper:
+    """Return the lines from the header on."""
     lines = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8", newline="")
     for _ in range(dialect.title_lines):
         lines.readline()
-    reader = dialect.reader(lines)
+    return lines
+
+
+def _records(data: bytes, dialect: _Dialect) -> Iterator[tuple[list[str], int]]:
+    """Yield the rows of the table, and the line in which each ends."""
+    reader = dialect.reader(_below(data, dialect))
     for row in reader:
         if row:
             yield row, reader.line_num + dialect.title_lines
@@ -405,11 +426,11 @@ def _check_lines(
     """
     short, ended, rows, width = list[int](), 0, 0, len(names)
     last, comments = deque[list[str]](maxlen=MOST_LAST_LINES + 1), set[tuple[str, ...]]()
-    may_be_comments = not any(row[0].startswith("#") for row in dialect.rows[1:])
+    has_marks = any(row[0].startswith("#") for row in dialect.rows[1:])
     for row, line in _records(data, dialect):
-        is_header_again = has_header and rows > 0 and row == dialect.rows[0]
-        if is_header_again or (may_be_comments and _is_comment(row, width) and len(comments) < MOST_COMMENTS):
-            comments.add((*row, *[""] * (width - len(row))))
+        is_none = _is_none(row, width) and not (has_marks and row[0].startswith("#"))
+        if (is_none or (has_header and rows > 0 and row == dialect.rows[0])) and len(comments) < MOST_COMMENTS:
+            comments.add((*row, *[""] * (width - len(row)))[:width])
             continue
         rows += 1
         last.append(row)
@@ -429,7 +450,8 @@ def _check_lines(
             short.append(line)
     behind = _behind_table([*last], dialect, width)
     short = short[: len(short) - sum(len(row) < width for row in [*last][len(last) - len(behind) :])]
-    said = [f"comments, or the header again, are left out, such as {one[0]!r}" for one in sorted(comments)[:1]]
+    none = "comments, rules, empty lines or the header again are left out"
+    said = [f"{none}, such as {max(comments)[0]!r}"] if comments else []
     if ended:
         said.append(f"{ended:,} lines end with {_named(dialect.separator)}: nothing stands behind the last column")
     if behind:

@@ -244,7 +244,26 @@ def test_the_header_of_a_second_part_is_no_row(tmp_path: Path) -> None:
     path.write_text(plain() + plain())
     source = read_source(path)
     assert len(source.frame) == 160 and "size" not in set(source.frame["size"])
-    assert source.mended == ("comments, or the header again, are left out, such as 'size'",)
+    assert source.mended == ("comments, rules, empty lines or the header again are left out, such as 'size'",)
+
+
+def test_rules_and_lines_without_cells_are_no_rows(tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    rule = "---;---;---;---"
+    lines = ["shop;sold;rate;y", rule, *sold(40), ";;;", *sold(40), "-+-+--", rule, "Average;1;2;", "Total;4;5;"]
+    path.write_text("\n".join(lines) + "\n")
+    source = read_source(path)
+    assert source.frame["y"].tolist() == ["a", "b"] * 40
+    path.write_text("a;b;y\n" + "-;+;-\n+;-;+\n" * 40)
+    assert len(read_source(path).frame) == 80, "signs may be all that a table has"
+
+
+@pytest.mark.parametrize("cell", ["'s-Hertogenbosch", '"5 inch', "'0815"])
+def test_a_sign_that_opens_a_cell_and_never_closes_it_is_no_quotation_mark(tmp_path: Path, cell: str) -> None:
+    path = tmp_path / "table.csv"
+    path.write_text("place\tsize\ty\n" + "".join(f"{cell}\t{n}\t{n % 2}\n" for n in range(80)))
+    source = read_source(path)
+    assert source.frame["place"].tolist() == [cell] * 80
 
 
 def test_lines_may_end_as_on_old_computers(tmp_path: Path) -> None:
@@ -327,8 +346,11 @@ def test_comments_among_the_rows_are_no_rows(tmp_path: Path) -> None:
     path.write_text("\n".join(lines) + "\n")
     source = read_source(path)
     assert source.frame["y"].tolist() == ["a", "b"] * 40
-    said = ("the 2 lines above the table are left out", "comments, or the header again, are left out, such as '#'")
-    assert source.mended == said
+    said = "comments, rules, empty lines or the header again are left out, such as '# gauge'"
+    assert source.mended == ("the 2 lines above the table are left out", said)
+    path.write_text("\n".join([*["# by x"] * 25, "shop,y", *(f"{n},{n % 2}" for n in range(80))]) + "\n")
+    source = read_source(path)
+    assert source.frame["shop"].tolist() == [*map(str, range(80))], "many are above a table, of two columns, too"
     ids = [f"#{n};{n};{n % 9}.5{';a' if n % 9 else ''}" for n in range(80)]
     path.write_text("\n".join(["shop;sold;rate;y", *ids]) + "\n")
     source = read_source(path)

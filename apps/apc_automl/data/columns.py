@@ -51,6 +51,7 @@ LONGEST_NUMBER = 60
 """Signs."""
 MOST_DIGITS = 15
 """A number that is longer names something: a computer's number does not hold its last digits."""
+MOST_MONTHS = 12
 LEAST_DAYS = 10
 """Different days written as numbers, such as 20240131, to take them for days."""
 SAMPLED_DATES = 12
@@ -88,9 +89,10 @@ _NO_DAY = re.compile(r"(0000([/.\-]?)00\2?00|00([/.\-])00\3(00)?00)([ T]00:00(:0
 """How databases write that there is none."""
 _BOUND = re.compile(r"[<>≤≥]=? ?[\d.,]+.*")
 """A number that is not known, only what it is below or above."""
-_DAY_NUMBER = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")
+_DAY_NUMBER = re.compile(r"(19|20)\d\d(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(([01]\d|2[0-3])([0-5]\d){1,2})?")
 _SHORT_YEAR = re.compile(r"(\d\d([./\-])\d\d\2\d\d|\d{1,2}/\d{1,2}/\d\d|\d{1,2}-[A-Za-z]{3}-\d\d)( .*)?")
-"""Without its zeros a date with a short year and dots is like the number of a version."""
+_SHORT_DAY = re.compile(r"\d{1,2}\.\d{1,2}\.\d\d( .*)?")
+"""Without its zeros a date with a short year and dots is like the number of a version, until many are seen."""
 _SHORT_YEARS = ("%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%y", "%d-%b-%y")
 _TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 """After a short year; ways to write dates that pandas does not guess."""
@@ -126,13 +128,18 @@ _TIMES_OF_DAY = (
     *("%I:%M %p", "%I:%M%p", "%I:%M:%S %p", "%I %p", "%I%p"),
 )
 _UNREAD_DATE = re.compile(
-    r"(\w{2,5}\.?,? )?\d{1,2}\.? (de )?[^\W\d]{3,10}\.? (de )?\d{4}"
+    r"(\w{2,5}\.?,? )?\d{1,2}\.? (de )?[^\W\d]{3,10}\.? (de )?\d{4}(,? \d{1,2}:\d\d.*)?"
+    r"|[^\W\d]{2,10}\.?,? (\d\d[./-]\d\d[./-]\d\d|\d{1,2}[./-]\d{1,2}[./-]\d{4}).{0,14}"
+    r"|(\d{4}[./-]\d{1,2}[./-]\d{1,2}|\d{1,2}[./-]\d{1,2}[./-]\d{4}),?[ T]\d{1,2}[:.]\d\d.{0,14}|\d{4}年.*"
+    rf"|({'|'.join(_MONTHS)})\.?[ '/\-]\d\d"
     r"|\d{1,2}[:.]\d\d( Uhr| ?h| ?[AaPp]\.?[Mm]\.?)"
-    r"|\d{1,2}:\d\d"
+    r"|\d{1,2}:\d\d",
+    re.IGNORECASE,
 )
-"""A date with a month's name in a language that is not known, or a time of day with an hour that no day has."""
+"""A date in words that are not known, or a time of day with an hour that no day has."""
 _UNITS: Final = frozenset(
-    "k M mg g kg t lb oz mm cm m km in ft ml l ms s min h d % ‰ °C °F K W kW MW Wh kWh MWh".split()
+    "k M mg g kg t lb oz mm cm m km in ft ml l ms s min h d % ‰ °C °F K W kW MW Wh kWh MWh V A Hz kHz MHz GHz J kJ MJ "
+    "kcal B kB KB MB GB TB ha".split()
 )
 _VERSION = re.compile(r"\d{1,2}\.(0|[1-9]\d?)")
 
@@ -460,6 +467,8 @@ class _Texts:
         is_measured = any(one.between for one in self.parsed.values())  # Numbers of houses have no decimal sign.
         if self._count(dates) > TEXT_SHARE * self.whole:
             why = f"has dates or times such as {dates[0]!r}, which are not read"
+        elif are_numbers and self.numbers and len(units) == 1:
+            why = "has numbers with a decimal point and others with a comma"
         elif self._are_versions():
             why = "has numbers with and without a zero at their end, as the names of versions are written"
         elif (
@@ -495,8 +504,12 @@ def _guessed(likely: Sequence[str]) -> list[str]:
         sample = likely[:: max(1, len(likely) // SAMPLED_DATES)]
         guessed = [guess_datetime_format(text, dayfirst=first) for text in sample for first in (True, False)]
     forms = [one for one in guessed if one is not None and re.search("%[dbm]", one) and not re.match("%Y.%d", one)]
+    forms = [re.sub(r"^(Mon|Tue|Wed|Thu|Fri|Sat|Sun)\b", "%a", form) for form in forms]
     first = pd.Series(likely[:SAMPLED_DATES], dtype=object)
-    is_short = all(_SHORT_YEAR.fullmatch(text) for text in first)
+    days = [text.partition(".")[0] for text in likely if _SHORT_DAY.fullmatch(text)]
+    is_short = all(_SHORT_YEAR.fullmatch(text) for text in first) or (
+        len(days) == len(likely) > LEAST_DAYS and max(map(int, days)) > MOST_MONTHS
+    )
     more = [
         "%m/%Y",
         "%B %Y",

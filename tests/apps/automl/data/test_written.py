@@ -242,6 +242,12 @@ def test_categories_that_are_none_of_the_model_are_said_or_refused(tmp_path: Pat
     [
         (["3.860 kg", "762 g", "1.2 kg"], "has numbers of several units, g and kg: it is read as text"),
         (["25 lutego 2024", "3 marca 2024"], "has dates or times such as '25 lutego 2024', which are not read"),
+        (["Di, 14.03.2021", "Mo, 8.3.2021"], "has dates or times such as 'Di, 14.03.2021', which are not read"),
+        (["14.03.2021, 20:36 Uhr", "8.3.2021, 8:05 Uhr"], "such as '14.03.2021, 20:36 Uhr', which are not read"),
+        (["2021年3月4日", "2021年11月4日"], "has dates or times such as '2021年3月4日', which are not read"),
+        (["Okt 20", "Mär 21"], "has dates or times such as 'Okt 20', which are not read"),
+        (["3.5", '"3,5"', "4.5", '"4,25"'], "has numbers with a decimal point and others with a comma"),
+        (["3 KB", "7 MB"], "has numbers of several units, KB and MB: it is read as text"),
         (["25:30", "31:05", "8:05"], "has dates or times such as '25:30', which are not read: it is read as text"),
         (["3.8k", "762", "1.1M"], "has numbers of several units, none and M and k: it is read as text"),
         (["3.8 CR", "7.62 DR"], "has numbers of several units, CR and DR: it is read as text"),
@@ -252,7 +258,7 @@ def test_categories_that_are_none_of_the_model_are_said_or_refused(tmp_path: Pat
     ],
 )
 def test_what_is_not_read_as_it_is_meant_is_said_of_the_column(tmp_path: Path, cells: list[str], said: str) -> None:
-    table = read_table(written(tmp_path, "x,y", lambda n: f"{cells[n % len(cells)]},{'ab'[n // 3 % 2]}"), "y")
+    table = read_table(written(tmp_path, "x|y", lambda n: f"{cells[n % len(cells)]}|{'ab'[n // 3 % 2]}"), "y")
     assert any(note.startswith("warning: column 'x'") and said in note for note in table.schema.notes)
 
 
@@ -423,9 +429,10 @@ def test_money_and_signs_that_nobody_sees(tmp_path: Path, cell: str, is_number: 
     assert not is_number or table.frame["x"].iloc[:3].tolist() == [0.0, 37.0, 74.0]
 
 
-def test_digits_of_other_scripts_are_digits() -> None:
-    number = parse_number("\u0661\u0662.5")
-    assert number is not None and number.value(".") == 12.5
+@pytest.mark.parametrize(("text", "value"), [("\u0661\u0662.5", 12.5), ("\u20132.5", -2.5), ("\u22122.5", -2.5)])
+def test_digits_and_signs_of_other_scripts_are_read(text: str, value: float) -> None:
+    number = parse_number(text)
+    assert number is not None and number.value(".") == value
 
 
 @pytest.mark.parametrize(("cell", "kind"), [("2021-03-{:02d}", "date"), ("{}.5", "numeric")])
@@ -443,13 +450,17 @@ def test_a_column_of_which_most_is_missing_is_what_the_rest_is(tmp_path: Path, c
     ("cells", "form"),
     [
         (["Feb-20", "Dec-19"], "%b-%y"),
+        ([f"{day}.{day % 12 + 1}.21" for day in range(1, 29)], "%d.%m.%y"),
+        ([f"1.{day % 12}.{day}" for day in range(10, 40)], None),
+        ([f"202103{day:02d}1030" for day in range(1, 29)], "%Y%m%d%H%M"),
+        (["Tue, 2 Mar 2021 10:00", "Wed, 3 Mar 2021 11:00"], "%a, %d %b %Y %H:%M"),
         (["1/31/21", "12/1/21"], "%m/%d/%y"),
         (["5-Jan-21", "31-May-21"], "%d-%b-%y"),
         (["1.2.21", "3.4.21"], None),
     ],
 )
 def test_a_day_without_its_zero_is_a_date_but_no_version_is(tmp_path: Path, cells: list[str], form: str | None) -> None:
-    table = read_table(written(tmp_path, "x,y", lambda n: f"{cells[n % 2]},{'ab'[n // 3 % 2]}"), "y")
+    table = read_table(written(tmp_path, "x;y", lambda n: f"{cells[n % len(cells)]};{'ab'[n // 3 % 2]}"), "y")
     assert table.schema.columns[0].date_format == form
 
 

@@ -239,7 +239,7 @@ def stripped(values: Values) -> Values:
 
 
 def _bare(text: str) -> str:
-    text = text.strip().strip(_UNSEEN).strip()
+    text = text.strip() if text.isascii() else text.strip().strip(_UNSEEN).strip()
     return text[2:-1].strip() if text.startswith('="') and text.endswith('"') else text
 
 
@@ -247,7 +247,9 @@ def parse_number(text: str) -> Number | None:
     """Return the number that a text is in one of the ways to write them; None for any other text."""
     if not text.isascii():
         text = "".join(str(int(sign)) if sign.isdecimal() else sign for sign in text)
-    found = _NUMBER.fullmatch(_NO_CENTS.sub(r"\g<1>00", text)) if len(text) <= LONGEST_NUMBER else None
+    if not text[-1:].isdigit():
+        text = _NO_CENTS.sub(r"\g<1>00", text[: LONGEST_NUMBER + 1])
+    found = _NUMBER.fullmatch(text) if len(text) <= LONGEST_NUMBER else None
     if found is None:
         is_endless = _ENDLESS.fullmatch(text) is not None
         return Number("1", "", "-" if text.startswith("-") else "", "e999", ".,") if is_endless else None
@@ -276,6 +278,7 @@ class _Texts:
         self.values = _with_english_months(stripped(values))
         self.counts = {str(text): int(count) for text, count in self.values.value_counts(sort=False).items()}
         self.whole = sum(self.counts.values())
+        self.missing = {*filter(is_missing, self.counts)}
         self.parsed = {text: one for text in self.counts if (one := parse_number(text)) is not None}
         self.parsed = {text: one for text, one in self.parsed.items() if not _LIKE_A_TIME.fullmatch(text)}
         self.numbers = self._of_one_unit()
@@ -322,7 +325,7 @@ class _Texts:
         """
         truths = truths_in(self.counts)
         others = [text for text in self.counts if text not in truths]
-        strange = [text for text in others if not are_missing([text])]
+        strange = [text for text in others if text not in self.missing]
         if self._count(others) < self.whole / 2 and self._count(strange) <= ODD_SHARE * self.whole:
             return self._numeric(truths, unit=TRUTH)
         times = times_in(self.counts)
@@ -377,7 +380,7 @@ class _Texts:
         """
         if len(self.numbers) >= len(self.counts) / 2 and not all(map(_DAY_NUMBER.fullmatch, self.numbers)):
             return []
-        likely = [text for text in self.counts if _LIKE_A_DATE.fullmatch(text) and not are_missing([text])]
+        likely = [text for text in self.counts if _LIKE_A_DATE.fullmatch(text) and text not in self.missing]
         if len(likely) < len(self.counts) / 2 or not likely:
             return []
         if all(map(str.isdigit, likely)) and len(likely) < min(LEAST_DAYS, self.whole):
@@ -385,7 +388,7 @@ class _Texts:
         sums = {form: self.whole - self._count(self._no_dates(form)) for form in _guessed(likely)}
         best, known = (
             max(sums.values(), default=0),
-            self._count(text for text in self.counts if not are_missing([text])),
+            self._count(text for text in self.counts if text not in self.missing),
         )
         return [form for form, one in sums.items() if one == best] if best > known / 2 else []
 
@@ -442,7 +445,7 @@ class _Texts:
         """Return whether a column is what its cells are but for these."""
         lost = self._count(odd)
         is_measured = len(self.counts) - len(odd) > LEAST_NUMBERS
-        unknown = [text for text in odd if not are_missing([text]) and not (is_measured and _BOUND.fullmatch(text))]
+        unknown = [text for text in odd if text not in self.missing and not (is_measured and _BOUND.fullmatch(text))]
         if len(odd) == len(self.counts) or (lost if not is_measured else self._count(unknown)) >= self.whole / 2:
             return False
         if len(unknown) == 1 and not any(map(str.isdigit, unknown[0])):
@@ -461,9 +464,10 @@ class _Texts:
 
     def _of_unread(self) -> list[str]:
         """Warn of what is not read as what it is: dates, times, versions, several units; tell of texts for nothing."""
-        dates = [text for text in self.counts if _UNREAD_DATE.fullmatch(text)]
+        is_likely = any(_UNREAD_DATE.fullmatch(text) for text in [*self.counts][:SAMPLED_DATES])
+        dates = [text for text in self.counts if is_likely and _UNREAD_DATE.fullmatch(text)]
         units = sorted({one.unit for one in self.parsed.values()})
-        are_numbers = are_missing(self.counts.keys() - self.parsed.keys())
+        are_numbers = self.missing >= self.counts.keys() - self.parsed.keys()
         is_measured = any(one.between for one in self.parsed.values())  # Numbers of houses have no decimal sign.
         if self._count(dates) > TEXT_SHARE * self.whole:
             why = f"has dates or times such as {dates[0]!r}, which are not read"
@@ -478,7 +482,7 @@ class _Texts:
         ):
             why = f"has numbers of several units, {' and '.join(one or 'none' for one in units)}"
         else:
-            words = [text for text in self.counts if are_missing([text])]
+            words = [text for text in self.counts if text in self.missing]
             return [f"column {self.name!r}: {one!r} is a text there, no missing cell" for one in words[:1]]
         return [f"warning: column {self.name!r} {why}: it is read as text"]
 
@@ -489,12 +493,12 @@ class _Texts:
         row = int((self.values == first).to_numpy().argmax()) + 1
         cells = f"1 cell is no {what} and counts" if count == 1 else f"{count} cells are no {what} and count"
         said = f"column {self.name!r}: {cells} as missing, such as {first[:LONGEST_EXAMPLE]!r} in row {row}"
-        return [said if are_missing(odd) else f"warning: {said}"]
+        return [said if self.missing.issuperset(odd) else f"warning: {said}"]
 
 
-def are_missing(texts: Iterable[str]) -> bool:
-    """Return whether each of these says that there is no number or date."""
-    return all(text.casefold().replace(" ", "") in MISSING or _NO_DAY.fullmatch(text) for text in texts)
+def is_missing(text: str) -> bool:
+    """Return whether a text says that there is no number or date."""
+    return text.casefold().replace(" ", "") in MISSING or (text[:2] == "00" and bool(_NO_DAY.fullmatch(text)))
 
 
 def _guessed(likely: Sequence[str]) -> list[str]:
@@ -696,7 +700,7 @@ def _numbers(cells: Values, column: Column, sign: str, *, is_told: bool) -> Valu
     for text, number in numbers.items():
         if text in worded:
             read[text] = worded[text]
-        elif not are_missing([text]) and not (_BOUND.fullmatch(text) and any(map(_BOUND.fullmatch, column.missing))):
+        elif not is_missing(text) and not (_BOUND.fullmatch(text) and any(map(_BOUND.fullmatch, column.missing))):
             why = _contradiction(number, column, sign, is_told=is_told)
             if why or number is None:
                 row = int((cells == text).to_numpy().argmax()) + 1

@@ -22,7 +22,7 @@ from typing import Any, BinaryIO, Final
 
 import pandas as pd
 
-from apc_automl.data.columns import are_missing, parse_number
+from apc_automl.data.columns import is_missing, parse_number
 from apc_automl.data.table_schema import TableOptions
 from apc_automl.data.typed_files import OLD_WORKBOOK, is_workbook, read_parquet, read_workbook
 from apc_automl.errors import TableInvalid
@@ -337,8 +337,9 @@ def _below_title(rows: list[list[str]]) -> tuple[int, list[list[str]]]:
 
 def _is_none(row: list[str], width: int) -> bool:
     """Return whether a line is no row of a table: a comment, a rule, or without cells."""
-    is_comment = bool(row) and row[0].startswith("#") and len(row) < width
-    return is_comment or not row or (width > 1 and all(map(_RULE.fullmatch, row)))
+    if not row or row[0][:1] not in "#-=_+: ":
+        return not row
+    return (row[0].startswith("#") and len(row) < width) or (width > 1 and all(map(_RULE.fullmatch, row)))
 
 
 def _cells(data: bytes, dialect: _Dialect, options: TableOptions, path: Path, how: list[str]) -> TableFile:
@@ -495,7 +496,7 @@ def _has_header(rows: list[list[str]]) -> bool:
 def _units(rows: list[list[str]]) -> list[tuple[int, str]]:
     """Return the places and cells of the row below the header that stand above numbers, if none is one: of units."""
     found = [(place, cell) for place, (cell, below) in enumerate(_above(rows[1:])) if cell and _are_numbers(below)]
-    return found if len(found) > 1 and not any(_is_number(cell) or are_missing([cell]) for _, cell in found) else []
+    return found if len(found) > 1 and not any(_is_number(cell) or is_missing(cell) for _, cell in found) else []
 
 
 def _above(rows: list[list[str]]) -> list[tuple[str, list[str]]]:

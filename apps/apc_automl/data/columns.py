@@ -138,8 +138,8 @@ _UNREAD_DATE = re.compile(
 )
 """A date in words that are not known, or a time of day with an hour that no day has."""
 _UNITS: Final = frozenset(
-    "k M mg g kg t lb oz mm cm m km in ft ml l ms s min h d % ‰ °C °F K W kW MW Wh kWh MWh V A Hz kHz MHz GHz J kJ MJ "
-    "kcal B kB KB MB GB TB ha".split()
+    "k M mg g kg t lb oz mm cm m km in ft ml l ms s min h d % ‰ °C °F K W kW MW Wh kWh MWh Hz kHz MHz GHz kJ MJ kcal "
+    "kB KB MB GB TB ha".split()
 )
 _VERSION = re.compile(r"\d{1,2}\.(0|[1-9]\d?)")
 

@@ -263,6 +263,15 @@ def test_what_is_not_read_as_it_is_meant_is_said_of_the_column(tmp_path: Path, c
 
 
 @pytest.mark.parametrize(
+    "cells", [["1A", "1B", "2A"], ["12", "12a", "14"], ["1.2.3", "1.2.10"], ["10.0.0.1", "10.0.2.1"]]
+)
+def test_names_of_classes_houses_and_versions_are_no_doubt(tmp_path: Path, cells: list[str]) -> None:
+    table = read_table(written(tmp_path, "x,y", lambda n: f"{cells[n % len(cells)]},{'ab'[n // 3 % 2]}"), "y")
+    assert kinds(table) == {"x": "categorical"}
+    assert not any("column 'x'" in note for note in table.schema.notes)
+
+
+@pytest.mark.parametrize(
     ("pairs", "form"),
     [
         ({"3. März 2021": "3. March 2021", "Mi., 5. Mai 2021": "5. May 2021"}, "%d. %B %Y"),

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from apc_automl.data.columns import LARGEST_NUMBER, ReadColumn, Values, as_numbers, as_stored, only, read_columns
-from apc_automl.data.source import read_source
+from apc_automl.data.source import TableFile, read_source
 from apc_automl.data.table_schema import NO_TIME, TEXT_NUMBERS, Column, ColumnKind, ProblemKind, Schema, TableOptions
 from apc_automl.errors import TableInvalid
 
@@ -71,8 +71,7 @@ def read_table(
     """
     options = options or TableOptions()
     source = read_source(path, options)
-    target, group, time = _named_columns(path, target, options, list(source.frame.columns))
-    source.check_names(path, target, group, time)
+    target, group, time = _named_columns(path, target, options, source)
     read = read_columns(source.frame, source.separator, options)
     comma = ", decimal comma" if any(one.decimal == "," for one in read.values()) else ""
     notes = [f"{source.words}{comma}", *source.mended, *read[target].notes]
@@ -199,9 +198,10 @@ def _sorted(frame: pd.DataFrame, stored: Values, column: Column) -> pd.DataFrame
 
 
 def _named_columns(
-    path: Path, target: str, options: TableOptions, columns: list[str]
+    path: Path, target: str, options: TableOptions, source: TableFile
 ) -> tuple[str, str | None, str | None]:
     """Return the columns of target, group and time as the table has them."""
+    columns = list(source.frame.columns)
     target = find_column(path, target, columns)
     told = None if options.time == NO_TIME and NO_TIME not in columns else options.time
     group, time = (one and find_column(path, one, columns) for one in (options.group, told))
@@ -209,6 +209,7 @@ def _named_columns(
         raise TableInvalid("rows are kept together by --group or judged on the latest by --time; name one of them")
     if target in (group, time):
         raise TableInvalid(f"{target!r} is the column to predict; --group and --time name another one")
+    source.check_names(path, target, group, time)
     return target, group, time
 
 

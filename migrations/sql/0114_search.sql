@@ -139,8 +139,8 @@ FROM apc_log.agent_packets AS packet
 CROSS JOIN LATERAL (SELECT apc_log.document_in(packet.body_stored) AS document OFFSET 0) AS content
 LEFT JOIN LATERAL (
     SELECT hop.metadata -> 'refusal' ->> 'code' AS code FROM apc_log.packet_events AS hop
-    WHERE packet.verdict = 'held' AND hop.session_id = packet.session_id AND hop.packet_id = packet.packet_id
-      AND hop.recipient = '' AND hop.from_state = 'SCHEMA_VALIDATED'
+    WHERE packet.verdict = 'held' AND hop.shard = packet.shard AND hop.session_id = packet.session_id
+      AND hop.packet_id = packet.packet_id AND hop.recipient = '' AND hop.from_state = 'SCHEMA_VALIDATED'
     ORDER BY hop.seq LIMIT 1
 ) AS ruling ON true
 CROSS JOIN LATERAL (
@@ -197,7 +197,7 @@ BEGIN
     -- Few, and one by one: a plan for all of them could begin at the other end.
     FOR ruled IN
         SELECT DISTINCT named.shard, named.seq FROM apc_log.packet_events AS hop
-        JOIN apc_log.packet_ids AS named USING (session_id, packet_id)
+        JOIN apc_log.packet_ids AS named USING (shard, session_id, packet_id)
         WHERE hop.shard = of_shard AND hop.seq BETWEEN first_seq AND last_seq
           AND hop.recipient = '' AND hop.from_state = 'SCHEMA_VALIDATED'
     LOOP

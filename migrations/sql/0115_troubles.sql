@@ -58,7 +58,8 @@ CREATE FUNCTION apc_log.exception_in(message text) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE RETURN coalesce(substring(message FROM '^([A-Za-z_][A-Za-z0-9_.]{0,99})(?::|$)'), '');
 
 -- The rows of troubles as they follow from the log. HEARTBEATs that expired are left out: after an outage of the gate they
--- would bury the rest. Entries of all tables have their own seq, so each row has its place.
+-- would bury the rest. Entries of all tables have their own seq, so each row has its place. What is about a packet is in
+-- the packet's shard: the joins say so, or each query would be planned over the segments of all shards.
 CREATE VIEW apc_log.trouble_rows AS
 SELECT shard, seq, 'refusal' AS kind, judged_at AS at, coalesce(refusal_code, '') AS code,
        coalesce(refusal ->> 'rule', '') AS rule, coalesce(refusal ->> 'path', '') AS field, sender_agent_id AS agent_id,
@@ -70,7 +71,7 @@ SELECT hop.shard, hop.seq, 'refusal', hop.recorded_at, coalesce(hop.metadata #>>
        coalesce(hop.metadata #>> '{refusal,rule}', ''), coalesce(hop.metadata #>> '{refusal,path}', ''),
        packet.sender_agent_id, packet.session_id, packet.run_id, packet.packet_id, packet.packet_type
 FROM apc_log.packet_events AS hop
-JOIN apc_log.packet_ids AS named USING (session_id, packet_id)
+JOIN apc_log.packet_ids AS named USING (shard, session_id, packet_id)
 JOIN apc_log.agent_packets AS packet ON packet.shard = named.shard AND packet.seq = named.seq AND packet.verdict = 'held'
 WHERE hop.recipient = '' AND hop.from_state = 'SCHEMA_VALIDATED' AND hop.metadata ? 'refusal'
 UNION ALL
@@ -92,7 +93,7 @@ SELECT hop.shard, hop.seq, CASE WHEN hop.to_state = 'DEAD_LETTERED' THEN 'dead_l
        '', '', CASE WHEN hop.to_state = 'DEAD_LETTERED' THEN hop.recipient ELSE packet.sender_agent_id END,
        hop.session_id, packet.run_id, hop.packet_id, packet.packet_type
 FROM apc_log.packet_events AS hop
-JOIN apc_log.packet_ids AS named USING (session_id, packet_id)
+JOIN apc_log.packet_ids AS named USING (shard, session_id, packet_id)
 JOIN apc_log.agent_packets AS packet ON packet.shard = named.shard AND packet.seq = named.seq
 WHERE hop.to_state = 'DEAD_LETTERED'
    OR 'verification_fail' = ANY (hop.events) AND hop.metadata ->> 'error' IS DISTINCT FROM 'erased';
@@ -103,7 +104,8 @@ SELECT packet.shard, packet.seq, packet.judged_at AS at, packet.session_id, pack
        packet.packet_id AS answer_id, packet.sender_agent_id AS answered_by, said.answer ->> 'outcome' AS outcome
 FROM apc_log.agent_packets AS packet
 CROSS JOIN LATERAL (SELECT apc_log.document_in(packet.body_stored) #> '{payload,answer}') AS said(answer)
-JOIN apc_log.packet_ids AS named ON named.session_id = packet.session_id AND named.packet_id = packet.parent_packet_id
+JOIN apc_log.packet_ids AS named ON named.shard = packet.shard AND named.session_id = packet.session_id
+    AND named.packet_id = packet.parent_packet_id
 JOIN apc_log.agent_packets AS asked ON asked.shard = named.shard AND asked.seq = named.seq
 WHERE packet.packet_type = 'SIGNAL' AND packet.verdict = 'accepted' AND packet.parent_packet_id IS NOT NULL
   AND position('"answer"'::bytea IN packet.body_stored) > 0

@@ -69,7 +69,7 @@ BEGIN
         UNION ALL
         SELECT held.sender_agent_id, (hop.recorded_at AT TIME ZONE 'UTC')::date, 0, 1, 0, 0, 0, 0
         FROM apc_log.packet_events AS hop
-        JOIN apc_log.packet_ids AS ids ON ids.session_id = hop.session_id AND ids.packet_id = hop.packet_id
+        JOIN apc_log.packet_ids AS ids USING (shard, session_id, packet_id)
         JOIN apc_log.agent_packets AS held ON held.shard = ids.shard AND held.seq = ids.seq
         WHERE hop.shard = of_shard AND hop.seq BETWEEN first_seq AND last_seq AND hop.recipient = ''
           AND hop.from_state = 'SCHEMA_VALIDATED' AND hop.metadata ? 'refusal' AND held.verdict = 'held'
@@ -86,7 +86,7 @@ BEGIN
                hop.occurred_at[cardinality(hop.occurred_at)] - packet.judged_at)::double precision))
                / ln(2::double precision)), count(*)
     FROM apc_log.packet_events AS hop
-    JOIN apc_log.packet_ids AS ids ON ids.session_id = hop.session_id AND ids.packet_id = hop.packet_id
+    JOIN apc_log.packet_ids AS ids USING (shard, session_id, packet_id)
     JOIN apc_log.agent_packets AS packet ON packet.shard = ids.shard AND packet.seq = ids.seq
     WHERE hop.shard = of_shard AND hop.seq BETWEEN first_seq AND last_seq AND hop.recipient <> ''
       AND hop.metadata ->> 'ended' = 'outcome'

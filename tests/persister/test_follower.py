@@ -1,6 +1,7 @@
 """The projections that are filled after commit: from their places on, each entry once, by one process at a time."""
 
 import random
+import re
 import string
 from contextlib import suppress
 from hashlib import sha256
@@ -213,6 +214,20 @@ async def test_many_shards_cost_no_more_statements_and_one_that_fails_holds_up_n
         first, pieces = len(pieces), []
         assert await fill(connection, SEARCH, ends, piece=9) == {1: 3, 2: 4, 3: 5}
         assert len(pieces) == 3 and first == 4, "places, and once where they begin; rows; places"
+
+
+@pytest.mark.parametrize("view", ["trouble_rows", "answer_rows"])
+async def test_one_shard_is_read_without_a_look_at_the_others(pool: asyncpg.Pool, view: str) -> None:
+    """Each shard is read once a second: planning over the segments of all of them cost more than everything else."""
+    broker = InMemoryBroker(build_topology(shards=4))
+    gates = [ScriptedGate(broker.connect("orchestrator"), shard) for shard in range(4)]
+    for gate in gates:
+        await gate.open()
+        await gate.log([packet_entry()])
+    await LogBench(gates[0], broker.connect("persister"), pool, PersisterSettings(shards=4)).write()
+    query = f"EXPLAIN (FORMAT JSON) SELECT * FROM apc_log.{view} WHERE shard = 1 AND seq BETWEEN 1 AND 9"
+    plan = await pool.fetchval(query)
+    assert set(re.findall(r'"Relation Name": "[a-z_]+_(\d+)_\d+"', plan)) == {"1"}
 
 
 async def test_a_reader_reads_and_an_agent_does_not(bench: LogBench) -> None:

@@ -216,6 +216,7 @@ class ExportFailed(LogError):
 
     def __init__(self, target: str, reason: str) -> None:
         super().__init__(f"cannot export checkpoints to {target}: {reason}; check APC_CHECKPOINTS_URL")
+        self.target = target
         self.reason = reason
 
 

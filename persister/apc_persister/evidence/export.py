@@ -7,6 +7,8 @@ import re
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import IO, Protocol
 from urllib.error import HTTPError, URLError
@@ -193,15 +195,23 @@ ORDER BY shard
 """
 """The shards whose newest checkpoint is not out: one question for all of them, and no lock."""
 _BEGIN = """
-INSERT INTO apc_log.checkpoint_exports (shard, target, tree_size) VALUES ($1, $2, 0) ON CONFLICT DO NOTHING
+INSERT INTO apc_log.checkpoint_exports (shard, target, tree_size)
+SELECT shard, $2, 0 FROM unnest($1::integer[]) AS one(shard) ON CONFLICT DO NOTHING
 """
-_EXPORTED = "SELECT tree_size FROM apc_log.checkpoint_exports WHERE shard = $1 AND target = $2 FOR UPDATE"
+_EXPORTED = """
+SELECT shard, tree_size FROM apc_log.checkpoint_exports WHERE shard = ANY($1::integer[]) AND target = $2
+ORDER BY shard FOR UPDATE
+"""
 _NEXT = """
-SELECT tree_size, note, recorded_at FROM apc_log.log_checkpoints
-WHERE shard = $1 AND tree_size > $2 ORDER BY tree_size LIMIT $3
+SELECT note.shard, note.tree_size, note.note, note.recorded_at
+FROM unnest($1::integer[], $2::bigint[]) AS exported(shard, tree_size) CROSS JOIN LATERAL (
+    SELECT * FROM apc_log.log_checkpoints AS one WHERE one.shard = exported.shard AND one.tree_size > exported.tree_size
+    ORDER BY one.tree_size LIMIT $3
+) AS note ORDER BY note.shard, note.tree_size
 """
 _DONE = """
-UPDATE apc_log.checkpoint_exports SET tree_size = $3, exported_at = now() WHERE shard = $1 AND target = $2
+UPDATE apc_log.checkpoint_exports AS kept SET tree_size = done.tree_size, exported_at = now()
+FROM unnest($1::integer[], $3::bigint[]) AS done(shard, tree_size) WHERE kept.shard = done.shard AND target = $2
 """
 
 log = get_logger(__name__)
@@ -234,9 +244,9 @@ class Exporter:
         while True:
             is_last = stop.is_set()
             try:
-                for row in await self._pool.fetch(_WAITING, self._shards, self._target_name):
-                    while await self._export(row["shard"]) == MOST_NOTES:
-                        pass
+                shards = [row["shard"] for row in await self._pool.fetch(_WAITING, self._shards, self._target_name)]
+                while shards:
+                    shards = await self._export(shards)
                 backoff.reset()
                 pause_s = self._interval_s
             except (*DATABASE_AWAY, ExportFailed) as error:
@@ -261,26 +271,45 @@ class Exporter:
         """How long ago the newest exported checkpoint was made; infinite before the first."""
         return float("inf") if self.newest_exported is None else max(0.0, time.time() - self.newest_exported)
 
-    async def _export(self, shard: int) -> int:
-        """Export the next checkpoints of a shard; how many. The lock keeps a standby from doing the same."""
-        async with self._pool.acquire() as connection, connection.transaction():
-            exported = await connection.fetchval(_EXPORTED, shard, self._target_name)
-            if exported is None:
-                await connection.execute(_BEGIN, shard, self._target_name)
-                exported = await connection.fetchval(_EXPORTED, shard, self._target_name)
-            rows = await connection.fetch(_NEXT, shard, exported, MOST_NOTES)
-            if rows:
-                await self._put(shard, rows)
-                await connection.execute(_DONE, shard, self._target_name, rows[-1]["tree_size"])
-        return len(rows)
+    async def _export(self, shards: list[int]) -> list[int]:
+        """Export the next checkpoints of these shards; return those that may have more.
 
-    async def _put(self, shard: int, rows: Sequence[asyncpg.Record]) -> None:
-        self.oldest_waiting = rows[0]["recorded_at"].timestamp()
-        await self._target.put(shard, rows[-1]["tree_size"], "".join(f"{row['note']}\n" for row in rows))
+        One transaction for all of them: each costs as much for one shard as for many. The locks keep a standby from
+        doing the same. Raises ExportFailed when a shard's were not taken, once those of the others are noted.
+        """
+        async with self._pool.acquire() as connection, connection.transaction():
+            exported = dict(map(tuple, await connection.fetch(_EXPORTED, shards, self._target_name)))
+            if len(exported) < len(shards):
+                await connection.execute(_BEGIN, shards, self._target_name)
+                exported = dict(map(tuple, await connection.fetch(_EXPORTED, shards, self._target_name)))
+            notes = await connection.fetch(_NEXT, list(exported), list(exported.values()), MOST_NOTES)
+            each = {shard: list(rows) for shard, rows in groupby(notes, key=itemgetter("shard"))}
+            self.oldest_waiting = min((_time_of(rows[0]) for rows in each.values()), default=None)
+            # At the same time: a place that does not answer costs all of them one timeout.
+            results = await asyncio.gather(*(self._put(*one) for one in each.items()))
+            failed = {shard: why for shard, why in zip(each, results, strict=True) if why is not None}
+            self.oldest_waiting = min((_time_of(each[shard][0]) for shard in failed), default=None)
+            self.exported += sum(len(rows) for shard, rows in each.items() if shard not in failed)
+            done = {shard: rows[-1]["tree_size"] for shard, rows in each.items() if shard not in failed}
+            await connection.execute(_DONE, list(done), self._target_name, list(done.values()))
+        for target, reason in failed.values():
+            raise ExportFailed(target, reason)
+        return [shard for shard, rows in each.items() if len(rows) == MOST_NOTES]
+
+    async def _put(self, shard: int, rows: Sequence[asyncpg.Record]) -> tuple[str, str] | None:
+        """Put these checkpoints of a shard; return where and why they were not taken."""
+        try:
+            await self._target.put(shard, rows[-1]["tree_size"], "".join(f"{row['note']}\n" for row in rows))
+        except ExportFailed as error:
+            return error.target, error.reason
         crash_point("persister.after_export")
-        self.oldest_waiting = None
-        self.newest_exported = rows[-1]["recorded_at"].timestamp()
-        self.exported += len(rows)
+        self.newest_exported = max(_time_of(rows[-1]), self.newest_exported or 0.0)
+        return None
+
+
+def _time_of(row: asyncpg.Record) -> float:
+    at: float = row["recorded_at"].timestamp()
+    return at
 
 
 _AGE = Gauge(

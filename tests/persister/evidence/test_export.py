@@ -13,11 +13,14 @@ from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+import asyncpg
 import pytest
-from tests.support.log import LogBench, packet_entry
+from tests.support.log import LogBench, ScriptedGate, packet_entry
 from tests.support.waiting import until
 
+from apc_bus.in_memory import InMemoryBroker
 from apc_bus.settings import PersisterSettings
+from apc_bus.topology import build_topology
 from apc_log.offline_verifier import parse_note, split_notes
 from apc_persister.errors import ExportFailed
 from apc_persister.evidence.checkpoint import load_signer
@@ -27,6 +30,7 @@ from apc_persister.service import Persister
 SIGNER = load_signer(PersisterSettings())
 INTERVAL = timedelta(milliseconds=10)
 LOCKED = "SELECT ctid::text, xmin::text, xmax::text FROM apc_log.checkpoint_exports"
+NOTED = "SELECT shard, tree_size, xmin::text FROM apc_log.checkpoint_exports WHERE target = $1 ORDER BY shard"
 EXPORT = """
 import asyncio, sys
 from datetime import timedelta
@@ -92,6 +96,30 @@ async def test_a_new_place_gets_everything_and_a_failing_one_does_not_lose_its_t
     other = Exporter(bench.pool, 1, (tmp_path / "other").as_uri(), INTERVAL)
     await export_once(other)
     assert sizes_in(tmp_path / "other" / "shard-0.checkpoints") == [1, 2]
+
+
+async def test_shards_are_exported_together_and_one_that_fails_holds_up_none_of_the_others(
+    pool: asyncpg.Pool, tmp_path: Path
+) -> None:
+    broker = InMemoryBroker(build_topology(shards=4))
+    gates = [ScriptedGate(broker.connect("orchestrator"), shard) for shard in range(4)]
+    bench = LogBench(gates[0], broker.connect("persister"), pool, PersisterSettings(shards=4))
+    for gate in gates:
+        await gate.open()
+        await gate.log([packet_entry()])
+    await bench.write()
+    (tmp_path / "shard-1.checkpoints").mkdir()
+    exporter = Exporter(pool, 4, str(tmp_path), INTERVAL)
+    await export_once(exporter)
+    assert exporter.failures == 1 and exporter.exported == 3 and exporter.exposed_seconds > 0
+    noted = await pool.fetch(NOTED, name_of(str(tmp_path)))
+    assert [(row["shard"], row["tree_size"]) for row in noted] == [(0, 1), (1, 0), (2, 1), (3, 1)]
+    assert len({row["xmin"] for row in noted}) == 1, "one transaction"
+    (tmp_path / "shard-1.checkpoints").rmdir()
+    await export_once(exporter)
+    assert exporter.exported == 4 and exporter.exposed_seconds == 0
+    for shard in range(4):
+        assert len(list(split_notes((tmp_path / f"shard-{shard}.checkpoints").read_text()))) == 1
 
 
 async def test_a_look_without_news_locks_nothing(bench: LogBench, tmp_path: Path) -> None:

@@ -34,9 +34,14 @@ FROM apc_log.transfer_rulings
 """
 DECISIONS = "SELECT judged_at, shard, seq, decay::text AS decay FROM apc_log.decay_decisions"
 EVALS = "SELECT run_id, task_id, outcome, drift_risk FROM apc_log.eval_metrics"
-MEASURED = " AND outcome IS NOT NULL"
+# One question for all shards: its plan takes longer than its rows. OFFSET 0: each range is looked up by itself.
+NEWS = """
+SELECT part.number, news.*
+FROM unnest($1::integer[], $2::bigint[], $3::bigint[]) WITH ORDINALITY AS part(shard, after, last, number)
+CROSS JOIN LATERAL ({query} WHERE shard = part.shard AND seq > part.after AND seq <= part.last OFFSET 0) AS news
+"""
+MEASURED = "WHERE outcome IS NOT NULL"
 """Open metrics of apc/1.1 say nothing of protocols."""
-LATER = " WHERE shard = $1 AND seq > $2 AND seq <= $3"
 
 _TALLIES = ("evals", "outcome_billionths", "drift_evals", "drift_billionths")
 Positions = dict[int, int]
@@ -66,20 +71,16 @@ async def read_scores(connection: Any, away: Collection[int] | None = None) -> d
     }
 
 
-async def read_transfers(connection: Any, *, shard: int | None = None, after: int = 0, last: int = 0) -> list[Any]:
-    """Read final verdicts on TRANSFERs as (Place, JudgedTransfer): all, or a shard's behind `after` up to `last`."""
-    rows = await _rows(connection, TRANSFERS, shard, after, last)
-    return [(EvidencePosition(row["judged_at"], 1, row["shard"], row["seq"]), _transfer(row)) for row in rows]
-
-
-async def read_decisions(connection: Any, *, shard: int | None = None, after: int = 0, last: int = 0) -> list[Any]:
-    """Yield blocks and recoveries as (Place, DecayDecision), like `read_transfers`."""
-    decisions = []
-    for row in await _rows(connection, DECISIONS, shard, after, last):
+async def read_events(connection: Any, news: Sequence["News"] | None = None) -> list[list[Any]]:
+    """Return final verdicts on TRANSFERs, blocks and recoveries as (Place, event): of all the log, or of each range."""
+    each: list[list[Any]] = [[] for _ in news or (None,)]
+    for number, row in await _rows(connection, TRANSFERS, news):
+        each[number].append((EvidencePosition(row["judged_at"], 1, row["shard"], row["seq"]), _transfer(row)))
+    for number, row in await _rows(connection, DECISIONS, news):
         decision = read_decision(orjson.loads(row["decay"]))
         rank = 0 if decision.kind is DecayKind.RECOVERED else 2
-        decisions.append((EvidencePosition(row["judged_at"], rank, row["shard"], row["seq"]), decision))
-    return decisions
+        each[number].append((EvidencePosition(row["judged_at"], rank, row["shard"], row["seq"]), decision))
+    return each
 
 
 def recall(ledger: ProtocolLedger, events: Iterable[tuple[EvidencePosition, JudgedTransfer | DecayDecision]]) -> None:
@@ -126,29 +127,39 @@ async def read_evidence(pool: asyncpg.Pool, evidence: Evidence, away: Collection
         for task, scores in (await read_scores(connection, away)).items():
             known = evidence.scores.setdefault(task, EvalTally())
             evidence.scores[task] = EvalTally(*(getattr(known, one) + getattr(scores, one) for one in _TALLIES))
-        events = [*await read_transfers(connection), *await read_decisions(connection)]
+        (events,) = await read_events(connection)
         evidence.events += [(place, event) for place, event in events if place.shard in here]
 
 
-async def read_shard(connection: Any, ledgers: Sequence[ProtocolLedger], shard: int, after: int, last: int) -> None:
-    """Feed each of these ledgers what a shard judged behind `after`, up to `last`."""
-    evals = await connection.fetch(EVALS + LATER + MEASURED, shard, after, last)
-    transfers = await read_transfers(connection, shard=shard, after=after, last=last)
-    decisions = await read_decisions(connection, shard=shard, after=after, last=last)
+class News(NamedTuple):
+    """Entries of a shard that ledgers have not been fed: those behind `after`, up to `last`."""
+
+    shard: int
+    after: int
+    last: int
+    ledgers: Sequence[ProtocolLedger]
+
+
+async def read_shards(connection: Any, news: Sequence[News]) -> None:
+    """Feed each of these ledgers what its shards judged in these ranges, one range after the other."""
+    evals = await _rows(connection, EVALS, news, MEASURED)
+    events = await read_events(connection, news)
     # Nothing is awaited from here on: anyone who asks a ledger meanwhile finds all of it or nothing.
-    for ledger in ledgers:
-        for row in evals:
-            ledger.recall_eval((row["run_id"], row["task_id"]), row["outcome"], row["drift_risk"])
-        recall(ledger, [*transfers, *decisions])
+    for number, one in enumerate(news):
+        measured = [row for of, row in evals if of == number]
+        for ledger in one.ledgers:
+            for row in measured:
+                ledger.recall_eval((row["run_id"], row["task_id"]), row["outcome"], row["drift_risk"])
+            recall(ledger, events[number])
 
 
-async def _rows(connection: Any, query: str, shard: int | None, after: int, last: int) -> list[Any]:
-    rows: list[Any]
-    if shard is None:
-        rows = await connection.fetch(query)
-    else:
-        rows = await connection.fetch(query + LATER, shard, after, last)
-    return rows
+async def _rows(connection: Any, query: str, news: Sequence[News] | None, condition: str = "") -> list[tuple[int, Any]]:
+    """Return the rows of all the log, or those in these ranges, each with the number of its range, from 0."""
+    if news is None:
+        return [(0, row) for row in await connection.fetch(query)]
+    ranges = [list(column) for column in zip(*((one.shard, one.after, one.last) for one in news), strict=True)]
+    rows = await connection.fetch(NEWS.format(query=query) + condition, *ranges)
+    return [(row["number"] - 1, row) for row in rows]
 
 
 def _transfer(row: Any) -> JudgedTransfer:

@@ -29,7 +29,7 @@ from apc_contracts.protocol.ledger import ProtocolLedger
 from apc_log.batch import LOG_BATCH_VERSION, EpochOpen
 from apc_log.heads import read_given_epoch, read_head
 from apc_log.placement import LogDatabases
-from apc_log.protocol_evidence import HEADS, Evidence, Positions, read_evidence, read_ledger, read_shard
+from apc_log.protocol_evidence import HEADS, Evidence, News, Positions, read_evidence, read_ledger, read_shards
 from apc_orchestrator.errors import ShardLost
 from apc_orchestrator.judging.inputs import PROBE_BODY, TYPE_RECEIPTS
 from apc_orchestrator.judging.registry import Registry
@@ -150,19 +150,21 @@ class OtherShards:
 
     async def read(self, name: str = HOME) -> None:
         """Read new verdicts in a database. Raises OSError or asyncpg's errors when it is away."""
+        behind: dict[tuple[int, int, int], list[tuple[ProtocolLedger, Positions]]] = {}
         async with self._databases.pools[name].acquire() as connection:
             # Entries up to a head never change: nothing has to be read at the same moment.
             for head in await connection.fetch(HEADS):
                 shard, last = head["shard"], head["last"]
                 if self._databases.place_of(shard).database != name:
                     continue
-                behind: dict[int, list[tuple[ProtocolLedger, Positions]]] = {}
                 for held, (ledger, positions) in self._held.items():
                     after = positions.get(shard, 0)
                     if held != shard and last > after:
-                        behind.setdefault(after, []).append((ledger, positions))
-                for after, group in behind.items():
-                    await read_shard(connection, [ledger for ledger, _ in group], shard, after, last)
+                        behind.setdefault((shard, after, last), []).append((ledger, positions))
+            if behind:
+                news = [News(*place, [ledger for ledger, _ in group]) for place, group in behind.items()]
+                await read_shards(connection, news)
+                for (shard, _, last), group in behind.items():
                     for _, positions in group:
                         positions[shard] = last
 

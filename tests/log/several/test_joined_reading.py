@@ -39,7 +39,7 @@ NOT_COMPARED = {
     "health.read_age": "seconds until now",
     "health.read_seconds_ahead": "seconds until now",
     "protocol_evidence.read_ledger": "fills what it is given",
-    "protocol_evidence.read_shard": "fills what it is given",
+    "protocol_evidence.read_shards": "fills what it is given",
     "protocol_evidence.read_evidence": "of gates: one database after the other",
     "registry.read_later_changes": "of gates: one database beside another",
     "session_loading.load_session": "of gates: in the shard's own database",

@@ -15,7 +15,7 @@ from tests.support.traffic.packets import make_packet
 from apc_contracts import OpenEvalPayload, Packet, PacketRefused, parse_packet, seal
 from apc_contracts.payloads.by_type import MetricLimit
 from apc_contracts.vocabulary import ORCHESTRATOR
-from apc_log.protocol_evidence import EVALS, LATER, MEASURED
+from apc_log.protocol_evidence import EVALS, MEASURED, NEWS
 
 EVENTS = "SELECT events FROM apc_log.packet_events WHERE packet_id = $1 AND recipient = $2 ORDER BY seq"
 FAST = {"latency_ms": MetricLimit(max=200.0), "recall": MetricLimit(min=0.9)}
@@ -47,7 +47,7 @@ async def test_limits_decide_and_the_senders_pass_does_not(house: House, is_take
             async with house.gate():
                 await house.handle_all()
         promoted, ended = await events_of(house, good, "red-1"), await events_of(house, bad, "red-1")
-        evidence = await house.pool.fetch(EVALS + LATER + MEASURED, 0, 0, 1_000)
+        evidence = await house.pool.fetch(NEWS.format(query=EVALS) + MEASURED, [0], [0], [1_000])
     assert "promotion_eligible" in promoted and "non_promotable_complete" not in promoted
     assert "non_promotable_complete" in ended and "promotion_eligible" not in ended
     assert evidence == []

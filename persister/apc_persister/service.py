@@ -30,7 +30,7 @@ from apc_persister.evidence.export import Exporter, publish_gauges
 from apc_persister.evidence.tree import TreeSigner
 from apc_persister.follower import YOUNG, Follower
 from apc_persister.transaction import lock_head
-from apc_persister.writer import Pace, Writer, follow_writers
+from apc_persister.writer import Pace, Together, Writer, follow_writers
 
 # Adds runs at rest to the sums that a lineage summary of the whole log is read from (migrations/sql/0111_uses.sql).
 
@@ -251,8 +251,19 @@ class Persister:
         self._health = Health()
         last_resort = LastResort(settings.data_dir, DATABASE_AWAY)
         pace = Pace(settings.commit_interval)
+        together = Together(pace, settings, encryption) if len(settings.own_shards) > 1 else None
         self.writers = tuple(
-            Writer(shard, bus, self._databases, settings, TreeSigner(shard, signer), pace, encryption, last_resort)
+            Writer(
+                shard,
+                bus,
+                self._databases,
+                settings,
+                TreeSigner(shard, signer),
+                pace,
+                encryption,
+                last_resort,
+                together,
+            )
             for shard in settings.own_shards
         )
         self._keepers = [DatabaseKeeper(name, one, settings, signer) for name, one in self._databases.pools.items()]

@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import chain, islice
 from uuid import UUID
 
 import asyncpg
+from msgspec.structs import astuple
 
 from apc_bus.concurrency import reason_of
 from apc_bus.crash_points import crash_point
@@ -26,9 +28,10 @@ from apc_log.batch import (
 )
 from apc_log.entries import Placed, Rows, leaves_of, rows_of
 from apc_log.heads import AnyConnection
+from apc_log.merkle import Tree
 from apc_persister.encryption import Encryption
 from apc_persister.errors import LogStopped
-from apc_persister.evidence.tree import TreeSigner
+from apc_persister.evidence.tree import TreeSigner, attest_each
 from apc_persister.intake import (
     DUPLICATE_EVENT,
     UNSTORABLE,
@@ -46,6 +49,10 @@ from apc_persister.intake import (
 
 _LOCK = """
 SELECT epoch, holder, batch_no, next_seq, bounded_seq, now() AS now FROM apc_log.shards WHERE shard = $1 FOR UPDATE
+"""
+_LOCK_FREE = """
+SELECT shard, epoch, holder, batch_no, next_seq, bounded_seq, now() AS now FROM apc_log.shards WHERE shard = ANY($1)
+ORDER BY shard FOR UPDATE SKIP LOCKED
 """
 _CREATE = """
 INSERT INTO apc_log.shards (shard, epoch, holder, batch_no, next_seq)
@@ -74,8 +81,17 @@ async def lock_head(connection: AnyConnection, shard: int) -> tuple[Head, dateti
         await connection.execute(_CREATE, shard)
         row = await connection.fetchrow(_LOCK, shard)
         assert row is not None
-    head = Head(shard, row["epoch"], row["holder"], row["batch_no"], row["next_seq"], row["bounded_seq"])
-    return head, row["now"]
+    return _head_of(shard, row), row["now"]
+
+
+async def lock_free_heads(connection: AnyConnection, shards: Sequence[int]) -> dict[int, tuple[Head, datetime]]:
+    """Lock the heads that are there and that nobody else has locked; waits for none. Returns what `lock_head` does."""
+    rows = await connection.fetch(_LOCK_FREE, shards)
+    return {row["shard"]: (_head_of(row["shard"], row), row["now"]) for row in rows}
+
+
+def _head_of(shard: int, row: asyncpg.Record) -> Head:
+    return Head(shard, row["epoch"], row["holder"], row["batch_no"], row["next_seq"], row["bounded_seq"])
 
 
 async def begin_intake(connection: AnyConnection, head: Head, messages: Sequence[Received]) -> BatchIntake:
@@ -91,18 +107,21 @@ async def begin_intake(connection: AnyConnection, head: Head, messages: Sequence
     return intake
 
 
-async def move_head(connection: AnyConnection, intake: BatchIntake) -> None:
-    """Write the epochs that were given, the contracts of their holders, and where the log ends now."""
-    head = intake.head
-    for epoch in intake.opened:
-        marks = epoch.mark_epoch, epoch.mark_batch_no
-        await connection.execute(_OPEN, head.shard, epoch.epoch, epoch.holder, *marks, epoch.orchestrator)
-    for document in intake.contracts:
+async def move_heads(connection: AnyConnection, intakes: Sequence[BatchIntake]) -> None:
+    """Write the epochs that were given, the contracts of their holders, and where the logs end now."""
+    places = []
+    for intake in intakes:
+        head = intake.head
+        for epoch in intake.opened:
+            marks = epoch.mark_epoch, epoch.mark_batch_no
+            await connection.execute(_OPEN, head.shard, epoch.epoch, epoch.holder, *marks, epoch.orchestrator)
+        first_seq = head.next_seq - len(intake.placed)
+        # Where the ranges lack earlier entries, the follower takes these in with them.
+        bounded_seq = head.next_seq - 1 if head.bounded_seq == first_seq - 1 else head.bounded_seq
+        places.append((head.shard, head.epoch, head.holder, head.batch_no, head.next_seq, bounded_seq))
+    for document in sorted({document for intake in intakes for document in intake.contracts}):
         await connection.execute(_KEEP_CONTRACT, document)
-    first_seq = head.next_seq - len(intake.placed)
-    # Where the ranges lack earlier entries, the follower takes these in with them.
-    bounded_seq = head.next_seq - 1 if head.bounded_seq == first_seq - 1 else head.bounded_seq
-    await connection.execute(_MOVE, head.shard, head.epoch, head.holder, head.batch_no, head.next_seq, bounded_seq)
+    await connection.executemany(_MOVE, places)
 
 
 # The segments of the log (migrations/sql/0122_segments.sql): room for what is written, and what an earlier one has. A
@@ -110,7 +129,7 @@ async def move_head(connection: AnyConnection, intake: BatchIntake) -> None:
 # range of the log that the sessions of a transaction stand in: nobody else adds to it meanwhile.
 
 _IN_SEGMENT = """
-SELECT first_seq FROM apc_guard.segments WHERE shard = $1 AND first_seq <= $2 AND last_seq >= $2
+SELECT shard, first_seq FROM apc_guard.segments WHERE shard = $1 AND first_seq <= $2 AND last_seq >= $2
 """
 OPEN_SEGMENTS = "SELECT apc_guard.open_segments($1, $2, $3)"
 _FIRST = """
@@ -122,7 +141,7 @@ SELECT min(first_seq) FROM (
 ) AS named
 """
 _IDS = """
-SELECT known.session_id, known.packet_id, known.packet_hash
+SELECT known.shard, known.session_id, known.packet_id, known.packet_hash
 FROM unnest($1::text[], $2::uuid[]) AS wanted(session_id, packet_id)
 JOIN apc_log.packet_ids AS known USING (session_id, packet_id)
 WHERE known.shard = $3 AND known.seq BETWEEN $4 AND $5
@@ -159,15 +178,20 @@ async def make_room(connection: AnyConnection, shard: int, last: int) -> int:
 
     They are open ahead, but for a shard that begins, and where nobody could open them.
     """
-    last = max(last, 1)
     ahead = 0
-    while (first := await connection.fetchval(_IN_SEGMENT, shard, last)) is None:
+    while (first := (await find_room(connection, {shard: last})).get(shard)) is None:
         await connection.fetchval(OPEN_SEGMENTS, shard, ahead, 0)
         ahead += 1
-    return int(first)
+    return first
 
 
-@dataclass(frozen=True, slots=True)
+async def find_room(connection: AnyConnection, lasts: Mapping[int, int]) -> dict[int, int]:
+    """Return the first entry of the segment that the last entry of each shard will stand in, where it is open."""
+    places = [(shard, max(last, 1)) for shard, last in lasts.items()]
+    return {row["shard"]: row["first_seq"] for row in await _fetch(connection, _IN_SEGMENT, places)}
+
+
+@dataclass(slots=True)
 class Written:
     """Where the log of a shard stands when a transaction begins to write."""
 
@@ -175,64 +199,111 @@ class Written:
     next_seq: int
     is_bounded: bool
     """The ranges of the sessions take every entry in."""
-    segment_first: int
-    """The first entry of the segment that the transaction's last entry stands in."""
+    segment_first: int = 1
+    """The first entry of the segment that the transaction's last entry stands in, once there is room."""
 
 
-async def replace_repeats(
-    connection: AnyConnection, log: Written, placed: list[Placed], sessions: Collection[str]
-) -> bool:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a transaction takes for one shard."""
+
+    shard: int
+    messages: Sequence[Received]
+    """At least one, in their order."""
+    signer: TreeSigner
+    """Of the shard's tree."""
+
+
+@dataclass(slots=True)
+class Work:
+    """What becomes of a part within its transaction."""
+
+    part: Part
+    intake: BatchIntake
+    taken: int
+    """How many of the messages are taken."""
+    log: Written
+    ranges: "Ranges" = field(default_factory=dict)
+    entries: list[Entry] = field(default_factory=list)
+    """As they came, before some are replaced by conflicts."""
+
+    @property
+    def last(self) -> int:
+        """The last entry that the log of the shard may have then: a session that cannot be stored becomes one."""
+        return self.intake.head.next_seq - 1 + len(self.intake.sessions)
+
+    @property
+    def packets(self) -> Iterable[tuple[int, PacketEntry]]:
+        """The packets among the entries, with their place in the list."""
+        return ((at, one.entry) for at, one in enumerate(self.intake.placed) if isinstance(one.entry, PacketEntry))
+
+
+async def replace_repeats(connection: AnyConnection, works: Sequence[Work]) -> None:
     """Replace by a conflict each packet whose id the log or this list has already, and what an earlier segment has.
 
-    `sessions` are those that the entries name, without that of presence. An entry that is repeated within the segment
-    is left: its unique index refuses it. Returns whether anything was replaced.
+    An entry that is repeated within the segment is left: its unique index refuses it.
     """
-    packets = [
-        (at, (item.entry.session_id, item.entry.packet_id), item.entry)
-        for at, item in enumerate(placed)
-        if isinstance(item.entry, PacketEntry)
-    ]
-    first = await _first_entry(connection, log, sessions)
-    ordinary = [identity for _, identity, packet in packets if packet.session_id != PRESENCE_SESSION]
-    known = await _known(connection, log.shard, ordinary, first, log.next_seq - 1)
-    if len(ordinary) < len(packets):
+    firsts = await _first_entries(connection, works)
+    packets = [[(at, _identity(one), one) for at, one in work.packets] for work in works]
+    asked: list[Wanted] = []
+    present: list[Wanted] = []
+    for work, first, of_work in zip(works, firsts, packets, strict=True):
+        shard, last = work.part.shard, work.log.next_seq - 1
+        asked.append((shard, [known for _, known, one in of_work if one.session_id != PRESENCE_SESSION], first, last))
         # The presence of agents is a session that never ends and has no range; it has few packets.
-        present = [identity for _, identity, packet in packets if packet.session_id == PRESENCE_SESSION]
-        known |= await _known(connection, log.shard, present, 1, log.next_seq - 1)
-    repeated = 0
-    for at, identity, packet in packets:
-        first_hash = known.get(identity)
-        if first_hash is None:
-            known[identity] = packet.packet_hash
-        else:
-            placed[at] = placed[at]._replace(entry=duplicate_id(packet, first_hash))
-            repeated += 1
-    if first < log.segment_first:
-        fresh = {identity for at, identity, packet in packets if placed[at].entry is packet}
-        repeated += await _replace_older(connection, log, placed, fresh, first)
-    return repeated > 0
+        present.append((shard, [known for _, known, one in of_work if one.session_id == PRESENCE_SESSION], 1, last))
+    known = await _known(connection, asked + present)
+    for work, first, of_work in zip(works, firsts, packets, strict=True):
+        placed, fresh, repeated = work.intake.placed, set[Identity](), 0
+        hashes = known.setdefault(work.part.shard, {})
+        for at, identity, packet in of_work:
+            if (first_hash := hashes.get(identity)) is None:
+                hashes[identity] = packet.packet_hash
+                fresh.add(identity)
+            else:
+                placed[at] = placed[at]._replace(entry=duplicate_id(packet, first_hash))
+                repeated += 1
+        if first < work.log.segment_first:
+            repeated += await _replace_older(connection, work.log, placed, fresh, first)
+        if repeated:
+            work.ranges = ranges_of(placed)
 
 
-async def _first_entry(connection: AnyConnection, log: Written, sessions: Collection[str]) -> int:
-    """Return the first entry of the shard that names one of these sessions; the next one where none does."""
-    if not sessions:
-        return log.next_seq
-    if not log.is_bounded:
-        return 1
-    names = [name for name in sessions if _is_storable((name,))]
-    first: int | None = await connection.fetchval(_FIRST, log.shard, names)
-    return log.next_seq if first is None else max(first, 1)
+async def _first_entries(connection: AnyConnection, works: Sequence[Work]) -> list[int]:
+    """Return the first entry of each shard that names one of the sessions; the next one where none does."""
+    asked = [
+        (work.part.shard, [name for name in work.ranges if _is_storable((name,))])
+        for work in works
+        if work.ranges and work.log.is_bounded
+    ]
+    rows = await _fetch(connection, _FIRST, asked)  # of each one row
+    found = {shard: row[0] for (shard, _), row in zip(asked, rows, strict=True) if row[0] is not None}
+    return [
+        1 if work.ranges and not work.log.is_bounded else max(found.get(work.part.shard, work.log.next_seq), 1)
+        for work in works
+    ]
 
 
-async def _known(
-    connection: AnyConnection, shard: int, wanted: Collection[Identity], first: int, last: int
-) -> dict[Identity, bytes]:
-    """Return those of these packets that the log has from one entry to another, each with its hash."""
-    asked = [identity for identity in wanted if _is_storable(identity)]
-    if not asked or first > last:
-        return {}
-    rows = await connection.fetch(_IDS, *_columns(asked), shard, first, last)
-    return {(row["session_id"], row["packet_id"]): row["packet_hash"] for row in rows}
+Wanted = tuple[int, Collection[Identity], int, int]
+"""A shard, packets, and the entries among which they are looked for."""
+
+
+async def _known(connection: AnyConnection, wanted: Iterable[Wanted]) -> dict[int, dict[Identity, bytes]]:
+    """Return by shard those of these packets that the log has among these entries, each with its hash."""
+    asked = []
+    for shard, packets, first, last in wanted:
+        storable = [identity for identity in packets if _is_storable(identity)]
+        if storable and first <= last:
+            asked.append((*_columns(storable), shard, first, last))
+    known: dict[int, dict[Identity, bytes]] = {}
+    for row in await _fetch(connection, _IDS, asked):
+        known.setdefault(row["shard"], {})[row["session_id"], row["packet_id"]] = row["packet_hash"]
+    return known
+
+
+async def _fetch(connection: AnyConnection, statement: str, asked: Sequence[Sequence[object]]) -> list[asyncpg.Record]:
+    """Ask the same of several shards on one way to the server and back."""
+    return await connection.fetchmany(statement, asked) if asked else []
 
 
 async def _replace_older(
@@ -244,7 +315,8 @@ async def _replace_older(
     """
     about = [item.entry for item in placed if isinstance(item.entry, HopEntry | LineageEntry)]
     packets = {_identity(entry) for entry in about} - fresh
-    packets -= (await _known(connection, log.shard, packets, log.segment_first, log.next_seq - 1)).keys()
+    known = await _known(connection, [(log.shard, packets, log.segment_first, log.next_seq - 1)])
+    packets -= known.get(log.shard, {}).keys()
     wanted: dict[str, list[Key]] = {_HOPS: [], _LINEAGE: [], _TRANSITIONS: []}
     for item in placed:
         match item.entry:
@@ -315,13 +387,28 @@ async def store(connection: AnyConnection, placed: Sequence[Placed], recorded_at
 
     Raises one of ENTRY_ERRORS when an entry cannot be stored, or has no canonical form.
     """
-    rows = rows_of(placed)
-    if len(placed) <= HASHED_AT_ONCE:
-        leaves = leaves_of(rows, recorded_at)
+    (leaves,) = await store_each(connection, [placed], recorded_at)
+    return leaves
+
+
+async def store_each(
+    connection: AnyConnection, shards: Sequence[Sequence[Placed]], recorded_at: datetime
+) -> list[list[bytes]]:
+    """Do for the entries of several shards what `store` does for those of one; return the leaf hashes of each."""
+    each = [rows_of(placed) for placed in shards]
+    rows: Rows = {}
+    for table, added in chain.from_iterable(one.items() for one in each):
+        rows.setdefault(table, []).extend(added)
+
+    def hashed() -> list[list[bytes]]:
+        return [leaves_of(one, recorded_at) for one in each]
+
+    if sum(map(len, shards)) <= HASHED_AT_ONCE:
+        leaves = hashed()
         await _copy(connection, rows)
         return leaves
     # In a thread: while the server works on a COPY, nothing else is to be done here.
-    hashing = asyncio.create_task(asyncio.to_thread(leaves_of, rows, recorded_at))
+    hashing = asyncio.create_task(asyncio.to_thread(hashed))
     try:
         await _copy(connection, rows)
     finally:
@@ -367,12 +454,12 @@ _UPSERT_SESSIONS = """
 WITH written AS (
 INSERT INTO apc_log.sessions (shard, epoch, batch_no, session_id, run_id, state, is_terminal,
                               round, generation, step, open_deliveries, document, first_seq, last_seq)
-SELECT $1, epoch, batch_no, session_id, run_id, state, is_terminal, round, generation, step, open_deliveries, document,
-       CASE WHEN EXISTS (SELECT FROM apc_log.sessions AS known WHERE known.session_id = changed.session_id)
-            THEN first_seq ELSE least(first_seq, apc_log.first_named(session_id, $1)) END, last_seq
-FROM unnest($2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::boolean[], $8::integer[],
+SELECT shard, epoch, batch_no, session_id, run_id, state, is_terminal, round, generation, step, open_deliveries,
+       document, CASE WHEN EXISTS (SELECT FROM apc_log.sessions AS known WHERE known.session_id = changed.session_id)
+                      THEN first_seq ELSE least(first_seq, apc_log.first_named(session_id, shard)) END, last_seq
+FROM unnest($1::integer[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::text[], $7::boolean[], $8::integer[],
             $9::integer[], $10::bigint[], $11::integer[], $12::jsonb[], $13::bigint[], $14::bigint[])
-    AS changed(epoch, batch_no, session_id, run_id, state, is_terminal, round, generation, step, open_deliveries,
+    AS changed(shard, epoch, batch_no, session_id, run_id, state, is_terminal, round, generation, step, open_deliveries,
                document, first_seq, last_seq)
 ON CONFLICT (session_id) DO UPDATE SET
     first_seq = CASE WHEN sessions.shard <> excluded.shard THEN 0
@@ -425,23 +512,20 @@ async def widen_ranges(connection: AnyConnection, shard: int, ranges: Ranges) ->
         await connection.execute(_WIDEN, shard, list(ranges), first, last)
 
 
-async def project_sessions(
-    connection: AnyConnection, shard: int, states: Sequence[SessionState], ranges: Ranges
-) -> None:
+Changed = tuple[int, Iterable[SessionState], Ranges]
+"""A shard, the sessions that its batches touched, and where its entries name them."""
+
+
+async def project_sessions(connection: AnyConnection, changed: Iterable[Changed]) -> None:
     """Upsert the sessions that the batches touched. Raises one of ENTRY_ERRORS on a document that is no
     JSON."""
-    if not states:
-        return
-    rows = [row for _, _, row in states]
-    places = [ranges.get(row.session_id, (None, None)) for row in rows]
-    await connection.execute(
-        _UPSERT_SESSIONS,
-        shard,
-        [epoch for epoch, _, _ in states],
-        [batch_no for _, batch_no, _ in states],
-        *([getattr(row, name) for row in rows] for name in SessionUpdate.__struct_fields__),
-        *([place[end] for place in places] for end in (0, 1)),
-    )
+    states = [
+        (shard, epoch, batch_no, *astuple(row), *ranges.get(row.session_id, (None, None)))
+        for shard, touched, ranges in changed
+        for epoch, batch_no, row in touched
+    ]
+    if states:
+        await connection.execute(_UPSERT_SESSIONS, *_columns(states))
 
 
 async def project_sessions_carefully(
@@ -452,7 +536,7 @@ async def project_sessions_carefully(
     for state in intake.sessions.values():
         try:
             async with connection.transaction():
-                await project_sessions(connection, intake.head.shard, [state], ranges)
+                await project_sessions(connection, [(intake.head.shard, [state], ranges)])
         except ENTRY_ERRORS as error:
             epoch, batch_no, row = state
             intake.place([unstorable(row, UNSTORABLE, error)], epoch, batch_no, now)
@@ -503,7 +587,7 @@ def _is_tallied(item: Placed) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a transaction did."""
+    """What a transaction did to the log of a shard."""
 
     messages: int
     """How many of the messages, from the first, are done and may be acknowledged."""
@@ -541,57 +625,130 @@ async def commit(
         asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError: nothing was written, or, when
         the connection broke during COMMIT, that is unknown: doing it again is safe.
     """
+    part = Part(shard, messages, signer)
     try:
-        done = await _attempt(connection, shard, messages, signer, encryption, home, is_careful=False)
+        done = await _attempt(connection, part, encryption, home, is_careful=False)
     except ENTRY_ERRORS:
-        done = await _attempt(connection, shard, messages, signer, encryption, home, is_careful=True)
+        done = await _attempt(connection, part, encryption, home, is_careful=True)
     crash_point("persister.after_commit")
     if home is not None:
         await _report_signs(home, messages[: done.messages])
     return done
 
 
+async def commit_together(
+    connection: AnyConnection, parts: Sequence[Part], encryption: Encryption | None, home: asyncpg.Pool | None
+) -> dict[int, Committed]:
+    """Write what several shards of one database have in one transaction; return what was done, by shard.
+
+    It waits for no shard: one whose head is locked or missing, or whose log has no room, is left out.
+
+    Raises what is wrong with any of them; nothing was written then, or that is unknown: doing it again, each shard by
+    itself, is safe.
+    """
+    async with connection.transaction():
+        heads = await lock_free_heads(connection, [part.shard for part in parts])
+        works = [await _begin(connection, part, *heads[part.shard]) for part in parts if part.shard in heads]
+        if not works:
+            return {}
+        now = heads[works[0].part.shard][1]
+        rooms = await find_room(connection, {work.part.shard: work.last for work in works})
+        works = [work for work in works if work.part.shard in rooms]
+        if not works:
+            return {}
+        for work in works:
+            work.log.segment_first = rooms[work.part.shard]
+        await _prepare(connection, works, encryption)
+        await replace_repeats(connection, works)
+        trees = await _finish(connection, works, await _write(connection, works, now), keeps_signs=home is None)
+    for work, tree in zip(works, trees, strict=True):
+        work.part.signer.confirm(tree)
+    crash_point("persister.after_commit")
+    if home is not None:
+        await _report_signs(home, [one for work in works for one in work.part.messages[: work.taken]])
+    return {work.part.shard: _done(work) for work in works}
+
+
 async def _attempt(
     connection: AnyConnection,
-    shard: int,
-    messages: Sequence[Received],
-    signer: TreeSigner,
+    part: Part,
     encryption: Encryption | None,
     home: asyncpg.Pool | None,
     *,
     is_careful: bool,
 ) -> Committed:
     async with connection.transaction():
-        head, now = await lock_head(connection, shard)
-        first_seq, is_bounded = head.next_seq, head.bounded_seq == head.next_seq - 1
-        intake = await begin_intake(connection, head, messages)
-        taken = _take(intake, messages, now)
-        if encryption is not None:
-            await encryption.apply(connection, intake.placed)
-        before = len(intake.placed)
-        entries = [item.entry for item in intake.placed]
-        segment_first = await make_room(connection, shard, head.next_seq - 1 + len(intake.sessions))
-        ranges, log = ranges_of(intake.placed), Written(shard, first_seq, is_bounded, segment_first)
-        if await replace_repeats(connection, log, intake.placed, ranges.keys()):
-            ranges = ranges_of(intake.placed)
+        head, now = await lock_head(connection, part.shard)
+        work = await _begin(connection, part, head, now)
+        await _prepare(connection, [work], encryption)
+        work.log.segment_first = await make_room(connection, part.shard, work.last)
+        await replace_repeats(connection, [work])
         if is_careful:
-            leaves = await _write_carefully(connection, intake, now)
+            leaves = [await _write_carefully(connection, work.intake, now)]
         else:
-            check_changes(intake.placed)
-            leaves = await store(connection, intake.placed, now)
-            await project_sessions(connection, shard, list(intake.sessions.values()), ranges)
-            unchanged = {name: place for name, place in ranges.items() if name not in intake.sessions}
-            await widen_ranges(connection, shard, unchanged)
-        await tally(connection, intake.placed)
-        tree = await signer.attest(connection, first_seq, leaves)
-        await move_head(connection, intake)
-        if home is None:
-            await note_signs(connection, intake.signs)
-        crash_point("persister.before_commit")
-    signer.confirm(tree)
-    unstored = len(intake.placed) - before
-    unstored += sum(item.entry is not entry for item, entry in zip(intake.placed, entries, strict=False))
-    return Committed(taken, len(intake.placed), intake.duplicates, intake.fenced, unstored)
+            leaves = await _write(connection, [work], now)
+        (tree,) = await _finish(connection, [work], leaves, keeps_signs=home is None)
+    part.signer.confirm(tree)
+    return _done(work)
+
+
+async def _begin(connection: AnyConnection, part: Part, head: Head, now: datetime) -> Work:
+    log = Written(part.shard, head.next_seq, head.bounded_seq == head.next_seq - 1)
+    intake = await begin_intake(connection, head, part.messages)
+    return Work(part, intake, _take(intake, part.messages, now), log)
+
+
+async def _prepare(connection: AnyConnection, works: Sequence[Work], encryption: Encryption | None) -> None:
+    """Encrypt the entries, and note where they name which session."""
+    if encryption is not None:
+        # At once: the subjects' keys are taken in one order, whatever shards they are of.
+        placed = [item for work in works for item in work.intake.placed]
+        await encryption.apply(connection, placed)
+        sealed = iter(placed)
+        for work in works:
+            work.intake.placed[:] = islice(sealed, len(work.intake.placed))
+    for work in works:
+        work.entries = [item.entry for item in work.intake.placed]
+        work.ranges = ranges_of(work.intake.placed)
+
+
+async def _write(connection: AnyConnection, works: Sequence[Work], now: datetime) -> list[list[bytes]]:
+    """Store the entries and project the sessions; return the leaf hashes of each shard."""
+    for work in works:
+        check_changes(work.intake.placed)
+    leaves = await store_each(connection, [work.intake.placed for work in works], now)
+    await project_sessions(
+        connection, [(work.part.shard, work.intake.sessions.values(), work.ranges) for work in works]
+    )
+    for work in works:
+        unchanged = {name: place for name, place in work.ranges.items() if name not in work.intake.sessions}
+        await widen_ranges(connection, work.part.shard, unchanged)
+    return leaves
+
+
+async def _finish(
+    connection: AnyConnection, works: Sequence[Work], leaves: Sequence[Sequence[bytes]], *, keeps_signs: bool
+) -> list[Tree]:
+    """Do what follows the rows: tallies, trees, heads, signs of life. Returns the trees."""
+    for work in works:
+        await tally(connection, work.intake.placed)
+    added = [(one.part.signer, one.log.next_seq, hashes) for one, hashes in zip(works, leaves, strict=True)]
+    trees = await attest_each(connection, added)
+    await move_heads(connection, [work.intake for work in works])
+    if keeps_signs:
+        signs: dict[str, datetime] = {}
+        for work in works:
+            signs |= {agent: max(at, signs.get(agent, at)) for agent, at in work.intake.signs.items()}
+        await note_signs(connection, signs)
+    crash_point("persister.before_commit")
+    return trees
+
+
+def _done(work: Work) -> Committed:
+    intake = work.intake
+    unstored = len(intake.placed) - len(work.entries)
+    unstored += sum(item.entry is not entry for item, entry in zip(intake.placed, work.entries, strict=False))
+    return Committed(work.taken, len(intake.placed), intake.duplicates, intake.fenced, unstored)
 
 
 def _take(intake: BatchIntake, messages: Sequence[Received], now: datetime) -> int:

@@ -23,7 +23,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 from structlog.contextvars import bind_contextvars
 
-from apc_bus.concurrency import Backoff, cancelled, unasked_cancel_fails
+from apc_bus.concurrency import Backoff, cancelled, reason_of, unasked_cancel_fails
 from apc_bus.database import DATABASE_AWAY, first_line, note_failure
 from apc_bus.errors import BusError, BusUnavailable
 from apc_bus.gen_ai import messaging
@@ -37,7 +37,7 @@ from apc_log.placement import LogDatabases
 from apc_persister.encryption import Encryption
 from apc_persister.evidence.tree import TreeSigner
 from apc_persister.intake import Received, read_message
-from apc_persister.transaction import Committed, commit
+from apc_persister.transaction import Committed, Part, commit, commit_together
 
 _COMMIT_SECONDS = Histogram(
     "apc_log_commit_seconds",
@@ -50,7 +50,7 @@ _DELAY_SECONDS = Histogram(
     buckets=(5e-3, 10e-3, 25e-3, 50e-3, 0.1, 0.25, 1, 5, 25, 100),
 )
 COUNTED = {
-    "transactions": "Transactions of the log writer.",
+    "transactions": "Transactions of the log writer; one for several shards counts for each of them.",
     "messages": "Log batches and epoch openings that were committed.",
     "entries": "Entries appended to the log.",
     "duplicates": "Batches that were in the log already.",
@@ -252,8 +252,8 @@ MOST_BUSY = 10
 class Pace:
     """Time between the beginnings of two transactions of a shard, while there is nothing left to write.
 
-    The writers of a process share it. With several busy shards each begins less often, so that their transactions stay
-    about as many and as large as those of one shard.
+    The writers of a process share it. With several busy shards each begins less often, and all of them at the same
+    moments, so that their transactions stay large and one can take what all of them have.
     """
 
     def __init__(self, interval: timedelta) -> None:
@@ -266,10 +266,129 @@ class Pace:
 
     def rest(self, shard: int) -> float:
         """Return the seconds until the shard's next transaction may begin; 0 or less = now."""
-        now = time.monotonic()
-        busy = sum(now - began < BUSY_SECONDS for began in self._began_at.values())
+        began = self._began_at.get(shard)
+        if began is None:
+            return 0.0
+        now, busy = time.monotonic(), self.busy
         longest = self._interval_s * max(1, min(busy, MOST_BUSY))
-        return self._began_at.get(shard, -longest) + longest - now
+        until = began + longest
+        if busy > 1:
+            # The last moment of a common clock that is hardly later, but never at once again.
+            common = (until + self._interval_s / 2) // longest * longest
+            until = max(common, began + self._interval_s)
+        return until - now
+
+    @property
+    def busy(self) -> int:
+        """How many shards are busy."""
+        now = time.monotonic()
+        return sum(now - began < BUSY_SECONDS for began in self._began_at.values())
+
+
+GATHER_SECONDS = 0.003
+"""How long the first of several busy shards waits for the others, which begin at the same moment."""
+APART_SECONDS = 5.0
+"""How long each shard commits by itself after a transaction that failed for all of them: one may be at fault."""
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    part: Part
+    pool: asyncpg.Pool
+    connection: PoolConnectionProxy
+    home: asyncpg.Pool | None
+    done: asyncio.Future[Committed | None]
+
+
+class Together:
+    """Commits what several writers of a process have at the same time in one transaction for each database.
+
+    It is a saving and nothing else: what a shard cannot commit with the others, for whatever reason, it commits by
+    itself, as if it were alone.
+    """
+
+    def __init__(self, pace: Pace, settings: PersisterSettings, encryption: Encryption | None) -> None:
+        self._pace = pace
+        self._most_entries = settings.transaction_entries
+        self._patience_s = settings.database_heartbeat.total_seconds()
+        self._encryption = encryption
+        self._signers: dict[int, TreeSigner] = {}
+        self._waiting: list[_Asked] = []
+        self._running: asyncio.Task[None] | None = None
+        self._apart_until = 0.0
+
+    async def commit(
+        self, part: Part, pool: asyncpg.Pool, connection: PoolConnectionProxy, home: asyncpg.Pool | None
+    ) -> Committed | None:
+        """Commit this part with those of other shards; None = the shard has to do it by itself. Raises nothing.
+
+        Args:
+            part: of one shard, which has no other one here.
+            pool: of the database that has the shard.
+            connection: of that pool; nobody else uses it meanwhile.
+            home: keeps the signs of life, when the shard is in another database.
+        """
+        self._signers[part.shard] = part.signer
+        if self._pace.busy < 2 or time.monotonic() < self._apart_until:
+            return None
+        asked = _Asked(part, pool, connection, home, asyncio.get_running_loop().create_future())
+        self._waiting.append(asked)
+        if self._running is None:
+            self._running = asyncio.create_task(self._run())
+        return await asked.done
+
+    def forget(self) -> None:
+        """Forget the trees of all shards: a connection was lost, and the next one may lead to another server."""
+        for signer in self._signers.values():
+            signer.forget()
+
+    async def _run(self) -> None:
+        waiting: list[_Asked] = []
+        try:
+            while self._waiting:
+                await asyncio.sleep(GATHER_SECONDS)
+                waiting, self._waiting = self._waiting, []
+                by_pool: dict[asyncpg.Pool, list[_Asked]] = {}
+                for asked in waiting:
+                    by_pool.setdefault(asked.pool, []).append(asked)
+                await asyncio.gather(*map(self._commit, by_pool.values()))
+        finally:
+            self._running = None
+            for asked in (*waiting, *self._waiting):
+                _answer(asked, None)
+            self._waiting.clear()
+
+    async def _commit(self, group: Sequence[_Asked]) -> None:
+        fitting = self._fitting(group)
+        done: dict[int, Committed] = {}
+        if len(fitting) > 1:
+            first = fitting[0]
+            try:
+                with unasked_cancel_fails():
+                    async with asyncio.timeout(self._patience_s):
+                        parts = [asked.part for asked in fitting]
+                        done = await commit_together(first.connection, parts, self._encryption, first.home)
+            except Exception as error:
+                self._apart_until = time.monotonic() + APART_SECONDS
+                _log.info("shards_committed_apart", shards=len(fitting), reason=reason_of(error))
+        for asked in group:
+            _answer(asked, done.get(asked.part.shard))
+
+    def _fitting(self, group: Sequence[_Asked]) -> list[_Asked]:
+        """Return those that still wait and fit into one transaction, in the order in which heads are locked."""
+        fitting: list[_Asked] = []
+        entries = 0
+        for asked in sorted(group, key=lambda one: one.part.shard):
+            more = sum(message.entries for message in asked.part.messages)
+            if not asked.done.done() and entries + more <= self._most_entries:
+                fitting.append(asked)
+                entries += more
+        return fitting
+
+
+def _answer(asked: _Asked, done: Committed | None) -> None:
+    if not asked.done.done():
+        asked.done.set_result(done)
 
 
 @dataclass(slots=True)
@@ -289,6 +408,8 @@ class Writer:
     pace: Pace
     encryption: Encryption | None = None
     last_resort: LastResort | None = None
+    together: Together | None = None
+    """Commits for several shards at once; None = this is the only one."""
     counts: WriterCounts = field(default_factory=WriterCounts)
     _is_consuming: bool = False
     _is_failing: bool = False
@@ -382,7 +503,7 @@ class Writer:
                 patience = 3 * self.settings.database_heartbeat.total_seconds()
                 with unasked_cancel_fails(), in_transaction(self.shard, messages):
                     async with asyncio.timeout(patience):
-                        done = await commit(connection, self.shard, messages, self.signer, self.encryption, self._home)
+                        done = await self._commit(connection, messages)
             except DATABASE_AWAY as error:
                 self._is_failing = True
                 await self._note_failure(error)
@@ -396,6 +517,15 @@ class Writer:
             tell_committed(messages[: done.messages])
             count_commit(messages[: done.messages], time.monotonic() - began)
             return done.messages
+
+    async def _commit(self, connection: PoolConnectionProxy, messages: list[Received]) -> Committed:
+        is_usual = not self._is_failing and messages[0].delivery.risk is None
+        if self.together is not None and self._pool is not None and is_usual:
+            part = Part(self.shard, messages, self.signer)
+            done = await self.together.commit(part, self._pool, connection, self._home)
+            if done is not None:
+                return done
+        return await commit(connection, self.shard, messages, self.signer, self.encryption, self._home)
 
     async def _connect_at_last(self, stop: asyncio.Event) -> None:
         backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, stop)
@@ -413,6 +543,8 @@ class Writer:
             await self._disconnect()
         if self._connection is None:
             self.signer.forget()
+            if self.together is not None:
+                self.together.forget()
             self._pool = await self.databases.find(self.shard)
             self._connection = await take_connection(self._pool, self.settings.database_heartbeat)
         return self._connection

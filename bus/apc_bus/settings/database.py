@@ -199,7 +199,8 @@ class LogWriterSettings(ServedShards, LogKeySettings):
     """Number of entries after which a transaction takes no more batches."""
     commit_interval: Duration = timedelta(milliseconds=50)
     """Minimum interval between transactions of a shard at low load, because a commit costs as much for one batch as
-    for ten; with several busy shards in one process as many times longer, up to ten.
+    for ten; with several busy shards in one process as many times longer, up to ten, and then one commit takes what all
+    of them have.
     Agents do not wait for it, because the orchestrator continues when the broker has the batch. What reads the log
     does: a client's result, the web console, `apc tail`, and an orchestrator that takes over a shard."""
     checkpoints_url: str | None = None

@@ -71,6 +71,8 @@ WITH tiles AS (
 INSERT INTO apc_log.log_checkpoints (shard, tree_size, root_hash, note) VALUES ($1, $2, $4, $5)
 """
 """One statement: each costs the transaction a way to the server and back."""
+Stored = tuple[object, ...]
+"""The arguments of _STORE."""
 
 
 class TreeSigner:
@@ -100,6 +102,16 @@ class TreeSigner:
             TreeBroken: the stored tree is not the one that was signed last, or is ahead of the log.
             EntryForeign: an entry in front of them is missing, or came from nobody who may add to the log.
         """
+        (tree,) = await attest_each(connection, [(self, first_seq, leaves)])
+        return tree
+
+    async def extend(
+        self, connection: AnyConnection, first_seq: int, leaves: Sequence[bytes]
+    ) -> tuple[Tree, Stored | None]:
+        """Return the tree with these leaves, and what is to be stored of it: nothing when nothing is new.
+
+        Raises what `attest` raises.
+        """
         tree = self._tree
         if tree is None or tree.size != first_seq - 1:
             tree = await self._load(connection)
@@ -111,9 +123,7 @@ class TreeSigner:
             tree, more = tree.extend(recorded)
             tiles += more
         extended, more = tree.extend(leaves)
-        if extended.size > before:
-            await self._store(connection, extended, tiles + more)
-        return extended
+        return extended, self._signed(extended, tiles + more) if extended.size > before else None
 
     def confirm(self, tree: Tree) -> None:
         """Take note that the transaction of `attest` is committed."""
@@ -139,12 +149,22 @@ class TreeSigner:
             )
         return tree
 
-    async def _store(self, connection: AnyConnection, tree: Tree, tiles: Sequence[Tile]) -> None:
+    def _signed(self, tree: Tree, tiles: Sequence[Tile]) -> Stored:
         root = tree.root
         note = self._signer.sign(self._shard, tree.size, root)
         crash_point("persister.after_signing")
         columns = ([tile.level for tile in tiles], [tile.index for tile in tiles], [tile.hashes for tile in tiles])
-        await connection.execute(_STORE, self._shard, tree.size, list(tree.edge), root, note, *columns)
+        return self._shard, tree.size, list(tree.edge), root, note, *columns
+
+
+async def attest_each(
+    connection: AnyConnection, shards: Sequence[tuple[TreeSigner, int, Sequence[bytes]]]
+) -> list[Tree]:
+    """Do for several shards, each with its `first_seq` and leaves, what `attest` does for one; returns the trees."""
+    extended = [await signer.extend(connection, first_seq, leaves) for signer, first_seq, leaves in shards]
+    if added := [stored for _, stored in extended if stored is not None]:
+        await connection.executemany(_STORE, added)
+    return [tree for tree, _ in extended]
 
 
 async def load_tree(connection: AnyConnection, shard: int) -> Tree:

@@ -18,7 +18,7 @@ from tests.support.log import LogBench, ScriptedGate, kill_embedded, lifecycle, 
 from apc_bus.database import open_pool
 from apc_bus.in_memory import InMemoryBroker
 from apc_bus.rabbit import apply_rabbit, connect_rabbit
-from apc_bus.settings import BusSettings
+from apc_bus.settings import BusSettings, PersisterSettings
 from apc_bus.topology import build_topology, log_queue
 from apc_persister.database.embedded import EmbeddedPostgres, start_embedded
 from apc_persister.database.migrate import migrate
@@ -85,6 +85,43 @@ async def test_killed_around_its_commit(
         assert await bench.numbers() == list(range(1, 4 * packets + 1))
         assert await bench.count("packet_conflicts") == 0
         assert (await bus.depth(log_queue(0))).messages == 0
+    finally:
+        await pool.close()
+        await bus.close()
+
+
+@pytest.mark.parametrize("point", ["before_commit:8", "after_commit:8", "after_signing:9"])
+async def test_killed_while_several_shards_share_transactions(
+    point: str, amqp_vhost_url: str, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = 4
+    await apply_rabbit(amqp_vhost_url, build_topology(shards))
+    monkeypatch.setenv("APC_AMQP_URL", amqp_vhost_url)
+    bus = await connect_rabbit(BusSettings(), shards=shards)
+    pool = await open_pool(postgres_url)
+    try:
+        gates = [ScriptedGate(bus, shard) for shard in range(shards)]
+        bench = LogBench(gates[0], bus, pool, PersisterSettings(shards=shards))
+        for gate in gates:
+            await gate.open()
+        environment = {**os.environ, "APC_CRASH_AT": f"persister.{point}", "APC_DATABASE_URL": postgres_url}
+        environment["APC_SHARDS"] = str(shards)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", SERVE, env=environment, stdout=PIPE, stderr=PIPE
+        )
+        ended = asyncio.create_task(process.communicate())
+        while not ended.done():
+            await asyncio.gather(*(gate.log([packet_entry() for _ in range(PACKETS)]) for gate in gates))
+        output, errors = ended.result()
+        assert process.returncode == -signal.SIGKILL, (output + errors).decode()
+        await bench.write()
+        rows = await pool.fetch("SELECT shard, array_agg(seq ORDER BY seq) AS n FROM apc_log.agent_packets GROUP BY 1")
+        packets = {gate.shard: gate.batch_no * PACKETS for gate in gates}
+        assert {row["shard"]: row["n"] for row in rows} == {
+            shard: list(range(1, count + 1)) for shard, count in packets.items()
+        }
+        assert await bench.count("packet_ids") == sum(packets.values())
+        assert await bench.count("packet_conflicts") == 0
     finally:
         await pool.close()
         await bus.close()

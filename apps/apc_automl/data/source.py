@@ -55,9 +55,10 @@ MOST_COMMENTS = 1_000
 """Different ones, among the rows."""
 MOST_TITLE_FIELDS = 2
 """Fields of a table in which a line of one may be a row."""
+# A star stands before a total in lists of SAP.
 _SUM: Final = re.compile(
     r"((grand |sub)?total|sum|summe|gesamt|insgesamt|totale|totaal|totalt|somme|soma|suma|razem|average|mean|mittelwert"
-    r"|durchschnitt|anzahl|count|moyenne|media|promedio)\b.*",
+    r"|durchschnitt|anzahl|count|moyenne|media|promedio)\b.*|\*{1,3}",
     re.IGNORECASE,
 )
 _PARQUET = b"PAR1"

@@ -333,6 +333,9 @@ def test_lines_above_and_behind_a_table_are_no_rows(tmp_path: Path) -> None:
         "the 3 lines above the table are left out",
         "warning: the last 2 lines are left out: column 'shop' has 'Total' there",
     )
+    path.write_text("\n".join([head[-1], *sold(), "*;4545;9,5;"]) + "\n")
+    (said,) = read_source(path).mended
+    assert said == "warning: the last line is left out: column 'shop' has '*' there", "a total of SAP"
     path.write_text("\n".join([head[-1], *(line.replace("shop 1", "Total") for line in sold())]) + "\n")
     assert len(read_source(path).frame) == 90, "a word of a sum that many rows have is a category"
     last = [line.replace("shop", "Total") for line in sold(5)]

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import asyncpg
@@ -12,8 +11,7 @@ import pytest
 from tests.support.apc_command import ApcCommand
 from tests.support.log.answers import Answers
 from tests.support.log.archived import ReleasedLog, full_log
-from tests.support.log.split import AWAY, as_server_reaches, write_log
-from tests.support.servers import PostgresServer
+from tests.support.log.split import AWAY, write_log
 
 from apc_bus.database import open_pool
 from apc_log.archive import BLOCK
@@ -27,19 +25,6 @@ CLAIMS = "SELECT count(*) FROM apc_log.agent_packets WHERE session_id = $1 AND p
 EXPORTED = """
 INSERT INTO apc_log.checkpoint_exports (shard, target, tree_size) SELECT shard, 'held', next_seq FROM apc_log.shards
 """
-
-
-@pytest.fixture
-async def urls(fdw_server: PostgresServer) -> AsyncIterator[list[str]]:
-    """Two fresh databases, of which the server of the first reaches the second."""
-    names = [await fdw_server.clone(), await fdw_server.clone()]
-    home, away = map(fdw_server.url_of, names)
-    connection = await asyncpg.connect(home)
-    away = await as_server_reaches(connection, away)
-    await connection.close()
-    yield [home, away]
-    for name in names:
-        await fdw_server.drop(name)
 
 
 async def test_segments_of_another_database_age_and_are_read(urls: list[str], tmp_path: Path) -> None:

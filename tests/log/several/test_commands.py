@@ -4,34 +4,19 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 from subprocess import CompletedProcess
 
 import asyncpg
 import pytest
 from tests.support.apc_command import ApcCommand
-from tests.support.log.split import AWAY, as_server_reaches, write_log
-from tests.support.servers import PostgresServer
+from tests.support.log.split import AWAY, write_log
 
 pytestmark = [pytest.mark.postgres]
 ADD_INDEX = """
 SELECT apc_guard.maintain('an index more');
 CREATE UNIQUE INDEX one_more ON apc_log.shard_epochs (shard, epoch, holder)
 """
-
-
-@pytest.fixture
-async def urls(fdw_server: PostgresServer) -> AsyncIterator[list[str]]:
-    """Two fresh databases, of which the server of the first reaches the second."""
-    names = [await fdw_server.clone(), await fdw_server.clone()]
-    home, away = map(fdw_server.url_of, names)
-    connection = await asyncpg.connect(home)
-    away = await as_server_reaches(connection, away)
-    await connection.close()
-    yield [home, away]
-    for name in names:
-        await fdw_server.drop(name)
 
 
 async def test_a_log_of_two_databases_is_read_as_one(urls: list[str], tmp_path: Path) -> None:

@@ -26,6 +26,9 @@ from apc_client.session import ClientSession
 from apc_contracts.contract.contract import load_contract, task_contract
 from apc_contracts.errors import InputUnusable
 from apc_contracts.identity.registry import CLIENT
+from apc_log.errors import NOT_JOINED, DatabasesUnjoinable
+from apc_log.heads import holds_log
+from apc_log.placement import read_parts
 from apc_log.queries import get_session
 from apc_log.registry import read_contracts
 
@@ -207,17 +210,22 @@ async def connect(
         raise InputUnusable("APC_AMQP_URL is set: set APC_DATABASE_URL as well, or neither")
     if people:
         raise InputUnusable("people: with a broker, `apc agent add NAME --person` registers them")
-    async with _over_rabbit(bus, database.url, operator) as remote:
+    async with _over_rabbit(bus, database.url, database.other_urls, operator) as remote:
         yield remote
 
 
 @asynccontextmanager
-async def _over_rabbit(bus: BusSettings, url: str, operator: str | None) -> AsyncIterator[Client]:
+async def _over_rabbit(
+    bus: BusSettings, url: str, others: Mapping[str, str], operator: str | None
+) -> AsyncIterator[Client]:
     from apc_bus.rabbit import connect_rabbit
 
     quick = bus.model_copy(update={"connect_patience": CONNECT_PATIENCE})
-    pool = await open_pool(url, max_size=2, wait=CONNECT_PATIENCE)
+    parts = await read_parts(url, others)
+    pool = await open_pool(url, max_size=2, wait=CONNECT_PATIENCE, parts=parts)
     try:
+        if parts is not None and not await holds_log(pool):
+            raise DatabasesUnjoinable(NOT_JOINED)
         connected = await connect_rabbit(quick, purpose="client", shards=bus.shards)
         try:
             yield Client(connected, pool, await first_operator(pool, connected.user, operator), bus.shards)

@@ -45,6 +45,10 @@ class DatabasesUnjoinable(LogError):
     """The databases of the log cannot be read as one."""
 
 
+NOT_JOINED = "the databases of APC_DATABASES are not read together yet: run `apc migrate`"
+"""What DatabasesUnjoinable says where nobody has joined them."""
+
+
 class ArchiveError(LogError):
     """The archive of the log cannot be used."""
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import asyncpg
 
-from apc_bus.database import DATABASE_AWAY, connect, open_pool
-from apc_bus.errors import ShardsDiffer
+from apc_bus.database import DATABASE_AWAY, Parts, connect, first_line, open_pool
+from apc_bus.errors import DatabaseUnavailable, ShardsDiffer
 from apc_bus.settings.database import HOME
 from apc_contracts.identity.ids import NUMBERS_OF_SHARDS, shard_of
 from apc_contracts.text import numbered
@@ -319,6 +319,14 @@ class Databases:
         if name != HOME and name not in self.others:
             raise LookupError(f"shard {shard} is in database {name!r}: name it in APC_DATABASES")
         return self.home if name == HOME else self.others[name]
+
+
+async def read_parts(home: str, others: Mapping[str, str]) -> Parts | None:
+    """Return the other databases of a log with their shards, as `open_pool` takes them. Raises DatabaseUnavailable."""
+    try:
+        return (await read_databases(home, others)).parts
+    except DATABASE_AWAY as error:
+        raise DatabaseUnavailable(f"Postgres does not answer ({first_line(error)})") from error
 
 
 async def read_databases(home: str, others: Mapping[str, str]) -> Databases:

@@ -5,11 +5,10 @@ from datetime import timedelta
 
 import asyncpg
 
-from apc_bus.database import DATABASE_AWAY, Parts, first_line, open_pool
-from apc_bus.errors import DatabaseUnavailable
+from apc_bus.database import Parts, open_pool
 from apc_bus.settings import ArchiveSettings, DatabaseSettings
 from apc_log.heads import READING
-from apc_log.placement import read_databases
+from apc_log.placement import read_parts
 
 READER = "apc_reader"
 STATE_READER = "apc_state_reader"
@@ -33,7 +32,13 @@ async def open_reader(url: str, wait: timedelta) -> asyncpg.Pool:
 
     Raises DatabaseUnavailable.
     """
-    pool = await _open(url, wait, _CONNECTIONS, {"role": READER, **_SETTINGS, **READING}, await _parts_of(url))
+    pool = await _open(
+        url,
+        wait,
+        _CONNECTIONS,
+        {"role": READER, **_SETTINGS, **READING},
+        await read_parts(url, DatabaseSettings().other_urls),
+    )
     archive = ArchiveSettings()
     if archive.archive_url is not None:
         from apc_log.thawing import read_archive  # loads an object store
@@ -69,14 +74,6 @@ async def _may_be(url: str, wait: timedelta, role: str) -> bool:
         return bool(await pool.fetchval(_IS_MEMBER, role))
     finally:
         pool.terminate()
-
-
-async def _parts_of(url: str) -> Parts | None:
-    """Return the other databases of the log, as `open_pool` takes them."""
-    try:
-        return (await read_databases(url, DatabaseSettings().other_urls)).parts
-    except DATABASE_AWAY as error:
-        raise DatabaseUnavailable(f"Postgres does not answer ({first_line(error)})") from error
 
 
 async def _open(

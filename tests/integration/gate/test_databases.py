@@ -12,12 +12,14 @@ from signal import SIGKILL
 from subprocess import CompletedProcess
 
 import pytest
+from pydantic import SecretStr
 from tests.integration.conftest import House
 from tests.support.apc_command import ApcCommand
 from tests.support.log import replay_everything
 from tests.support.traffic import ScriptedWorker, make_idea, make_packet, make_start, until
 
-from apc_bus.settings import PersisterSettings
+from apc_bus.settings import DatabaseSettings, PersisterSettings
+from apc_client import ClientSession, connect
 from apc_contracts import Packet
 from apc_contracts.identity.ids import shard_of
 from apc_log.placement import LogDatabases, open_databases
@@ -30,6 +32,7 @@ OPEN = "SELECT count(*) = 1 AND sum(open_deliveries) = 0 FROM apc_log.sessions W
 ORDER = "SELECT packet_id FROM apc_log.agent_packets WHERE session_id = $1 AND packet_type = 'IDEA' ORDER BY seq"
 NOTES = "SELECT note FROM apc_log.log_checkpoints ORDER BY shard, tree_size"
 EPOCH = "SELECT epoch FROM apc_log.shards WHERE shard = $1"
+HAS_FDW = "SELECT EXISTS (SELECT FROM pg_available_extensions WHERE name = 'postgres_fdw')"
 SESSIONS = [next(name for number in range(99) if shard_of(name := f"session-{number}", 2) == one) for one in (0, 1)]
 
 
@@ -94,6 +97,32 @@ async def databases_of(apc: Apc, **settings: str) -> list[tuple[str, str]]:
     """Return what `apc doctor` says of databases."""
     findings = json.loads((await apc("doctor", "--json", **settings)).stdout)
     return [(one["status"], one["finding"]) for one in findings if one["check"] == "databases"]
+
+
+async def test_a_client_knows_the_sessions_of_every_database(
+    house: House, databases: LogDatabases, postgres_url: str, east_url: str, apc: Apc
+) -> None:
+    if not await house.pool.fetchval(HAS_FDW):
+        pytest.skip("reading over several databases needs a PostgreSQL with postgres_fdw")
+    house = replace(house, databases=databases)
+    assert (await apc("migrate")).returncode == 0
+    async with house.persister(), house.gate():
+        await house.agents.register()
+        done = await apc("agent", "add", "starter", "--role", "client", "--swarm", "clients", "--rights", "operate")
+        assert done.returncode == 0, done.stderr
+        settings = DatabaseSettings(
+            database_url=SecretStr(postgres_url), databases={"east": SecretStr(east_url)}, _env_file=None
+        )
+        bus = house.settings.model_copy(update={"shards": 2})
+        async with connect(bus=bus, database=settings) as client:
+            for session_id in SESSIONS:
+                await house.agents.publish(make_start(session_id))
+                session = client.session(session_id)
+
+                async def is_known(session: ClientSession = session) -> bool:
+                    return await session.status() is not None
+
+                await until(is_known)
 
 
 def ideas(opening: Packet, session_id: str, count: int = 3) -> list[Packet]:

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, TypeAdapter, ValidationError, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from apc_contracts.identity.ids import NUMBERS_OF_SHARDS, SLOTS
 
@@ -39,6 +40,7 @@ Interval = Annotated[Duration, Field(gt=timedelta(0))]
 PREFIX = "APC_"
 SECRETS = Path("/run/secrets")
 """Where containers have secrets as files: `apc_database_url` is APC_DATABASE_URL."""
+_OF_FIELD = re.compile(r'field "(\w+)"')
 _OF_THE_EXAMPLE = re.compile(r"\bchange\d*me\b", re.IGNORECASE)
 
 
@@ -54,6 +56,17 @@ class ApcSettings(BaseSettings):
         frozen=True,
         defer_build=True,
     )
+
+    def __init__(self, **values: Any) -> None:
+        """Read the settings. Raises ValidationError."""
+        try:
+            super().__init__(**values)
+        except SettingsError as error:  # of no field, as pydantic says it: what is no JSON
+            named = _OF_FIELD.search(str(error))
+            problem = ValueError("write it as JSON, as docs/reference/settings.md shows it")
+            line: InitErrorDetails = {"type": PydanticCustomError("value_error", str(problem)), "input": None}
+            line["loc"] = (named[1] if named else "settings",)
+            raise ValidationError.from_exception_data(type(self).__name__, [line]) from error
 
     @model_validator(mode="after")
     def _refuse_passwords_of_the_example(self) -> Self:

@@ -21,6 +21,7 @@ from apc_bus.settings import (
     PersisterSettings,
     RelevanceSettings,
     SituationSettings,
+    WebSettings,
     WorkerSettings,
     all_settings,
     variable_of,
@@ -273,3 +274,11 @@ def test_further_databases_have_names_and_the_same_certificates(
     assert "secret" not in repr(settings) and hide(settings.databases) == {"east": "postgresql://apc:***@db/east"}
     with pytest.raises(ValidationError, match="APC_DATABASES cannot be used with APC_ENCRYPT_BODIES"):
         PersisterSettings(encrypt_bodies=True, subject_master_key=SecretStr(b64encode(bytes(32)).decode()))
+
+
+@pytest.mark.parametrize(("name", "value"), [("APC_DATABASES", '{"east": }'), ("APC_WEB_HOSTS", "a,b")])
+def test_what_is_no_json_names_its_setting(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValidationError, match="write it as JSON") as raised:
+        (DatabaseSettings if name == "APC_DATABASES" else WebSettings)()
+    assert raised.value.errors()[0]["loc"] == (name.removeprefix("APC_").lower(),)

@@ -5,8 +5,8 @@ it.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -23,8 +23,9 @@ from apc_bus.settings import ArchiveSettings, BusSettings, ConsoleSettings, Data
 from apc_bus.settings.database import HOME
 from apc_bus.topology import AgentQueues, Topology
 from apc_cli.errors import InputUnusable, ServiceAway
+from apc_log.errors import NOT_JOINED
 from apc_log.heads import AnyConnection, holds_log
-from apc_log.placement import Databases, objection_to, read_databases, read_open_sessions
+from apc_log.placement import Databases, objection_to, read_database_places, read_databases, read_open_sessions
 from apc_log.registry import read_registry, registered_agents
 
 if TYPE_CHECKING:
@@ -111,13 +112,45 @@ async def open_database(
         url = databases.url_of(shards[0]) if shards else {HOME: databases.home, **databases.others}[name]
     except LookupError as error:
         raise InputUnusable(str(error.args[0])) from error
+    async with AsyncExitStack() as stack:
+        with _named(name, shards):
+            pool = await stack.enter_async_context(_log_at(url, longest=longest))
+        yield pool, url
+
+
+@contextmanager
+def _named(name: str, shards: Sequence[int]) -> Iterator[None]:
+    """Name the database that cannot be opened, unless it is home."""
     try:
-        async with _log_at(url, longest=longest) as pool:
-            yield pool, url
+        yield
+    except InputUnusable as error:
+        raise error if name == HOME else InputUnusable(f"APC_DATABASES, {name!r}: {error}") from error
     except (ServiceAway, DatabaseUnavailable) as error:
-        if name == HOME:
-            raise
-        raise ServiceAway(str(DatabasePartAway([name], shards, first_line(error)))) from error
+        reason = first_line(error.__cause__ or error)
+        raise error if name == HOME else ServiceAway(str(DatabasePartAway([name], shards, reason))) from error
+
+
+async def in_each_database(
+    work: Callable[[str, asyncpg.Pool, str], Awaitable[None]], longest: timedelta = timedelta(seconds=60)
+) -> ServiceAway | None:
+    """Do work in every database of the log, home first: on its name, a pool and its URL.
+
+    One that is away does not keep it from the others: returns what says so, of the first one. Home is needed.
+
+    Raises as `open_shard`.
+    """
+    away: ServiceAway | None = None
+    async with database_url(BusSettings(), DatabaseSettings()) as home:
+        databases = await find_databases(home)
+        for name in (HOME, *sorted(databases.others)):
+            try:
+                async with open_database(databases, name, longest) as (pool, url):
+                    await work(name, pool, url)
+            except ServiceAway as error:
+                if name == HOME:
+                    raise
+                away = away or error
+    return away
 
 
 @asynccontextmanager
@@ -160,7 +193,17 @@ async def open_log_with_url(
     async with database_url(BusSettings(), settings) as url:
         parts = None if is_home_alone or not settings.other_urls else (await find_databases(url)).parts
         async with _log_at(url, parts, longest) as pool:
+            if not settings.other_urls and not is_home_alone:
+                await _require_all_here(pool)
             yield pool, url
+
+
+async def _require_all_here(pool: asyncpg.Pool) -> None:
+    """Raise InputUnusable when other databases have shards of the log, which would be left out."""
+    away = {shard: place.database for shard, place in (await read_database_places(pool)).items()}
+    for shard, name in sorted(away.items()):
+        if name != HOME:
+            raise InputUnusable(f"shard {shard} of the log is in database {name!r}: name it in APC_DATABASES")
 
 
 @asynccontextmanager
@@ -170,11 +213,7 @@ async def _log_at(
     pool = await open_pool(url, max_size=2, wait=PATIENCE, command_timeout=longest, parts=parts)
     try:
         if not await holds_log(pool):
-            raise InputUnusable(
-                "this database holds no log: run `apc migrate`"
-                if parts is None
-                else "the databases of APC_DATABASES are not read together yet: run `apc migrate`"
-            )
+            raise InputUnusable("this database holds no log: run `apc migrate`" if parts is None else NOT_JOINED)
         archive = ArchiveSettings()
         if archive.archive_url is not None:
             from apc_log.thawing import read_archive  # loads an object store

@@ -25,6 +25,7 @@ from apc_bus.artifacts import ArtifactStore, open_artifacts
 from apc_bus.chaos import disturb
 from apc_bus.concurrency import cancelled, first_of, until_stopped
 from apc_bus.database import DATABASE_AWAY, first_line, open_pool
+from apc_bus.errors import DatabaseUnavailable
 from apc_bus.folders import make_private_file, make_private_folder, refuse_of_another
 from apc_bus.in_memory import InMemoryBroker
 from apc_bus.last_resort import LastResort
@@ -38,6 +39,7 @@ from apc_bus.settings import (
     WebSettings,
     WorkerSettings,
 )
+from apc_bus.settings.database import HOME
 from apc_bus.telemetry import get_logger
 from apc_bus.topology import gate_queue, log_queue
 from apc_bus.trace_export import export_traces
@@ -82,9 +84,15 @@ async def migrate_url(url: str, others: Mapping[str, str] | None = None) -> None
     from apc_persister.database.migrate import migrate_all
 
     try:
-        for one in (url, *(others or {}).values()):
+        for name, one in {HOME: url, **(others or {})}.items():
             # The pool waits for a server that is starting, and reports errors clearly; the migration does neither.
-            pool = await open_pool(one, max_size=1, wait=PATIENCE)
+            try:
+                pool = await open_pool(one, max_size=1, wait=PATIENCE)
+            except DatabaseUnavailable as error:
+                if name == HOME:
+                    raise
+                reason = first_line(error.__cause__ or error)
+                raise DatabaseUnavailable(f"APC_DATABASES, {name!r}: Postgres does not answer ({reason})") from error
             await pool.close()
         await migrate_all(url, others or {})
     except DATABASE_AWAY as error:

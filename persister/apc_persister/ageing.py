@@ -125,6 +125,8 @@ class Ageing:
     policy: Policy
     folder: Path | None = None
     """For files while a segment is written."""
+    unknown: set[str] = field(default_factory=set)
+    """Contracts that the policy names and the log has not, once it has looked."""
     _contracts: dict[bytes, _Ages] = field(default_factory=dict)
 
     async def run(self) -> AsyncIterator[Step]:
@@ -199,13 +201,14 @@ class Ageing:
         return all(_is_past(one, age) for one in ages)
 
     async def _read_contracts(self) -> None:
-        unknown = set(self.policy.contracts)
-        for row in await self.connection.fetch(_CONTRACTS) if unknown else ():
+        self.unknown = set(self.policy.contracts)
+        for row in await self.connection.fetch(_CONTRACTS) if self.unknown else ():
             if row["name"] in self.policy.contracts:
                 self._contracts[row["contract_hash"]] = self.policy.contracts[row["name"]]
-                unknown.discard(row["name"])
-        if unknown:
-            log.warning("policy_of_unknown_contracts", contracts=sorted(unknown), hint="the log has no such contract")
+                self.unknown.discard(row["name"])
+        if self.unknown:
+            hint = "the log has no such contract"
+            log.warning("policy_of_unknown_contracts", contracts=sorted(self.unknown), hint=hint)
 
 
 async def record_segment(connection: AnyConnection, manifest: Manifest) -> int:

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import urlsplit
-from uuid import UUID
 
 import orjson
 import typer
@@ -20,6 +19,7 @@ from apc_cli.commands.log_archive import add_to
 from apc_cli.commands.log_verification import (
     TrustedKeys,
     archive_at,
+    packet_id_of,
     print_uncovered,
     prove_from_archive,
     read_exported,
@@ -52,13 +52,6 @@ from apc_persister.openlineage import openlineage_events
 from apc_persister.rebuild import Rebuilt, rebuild_projections
 
 _ENTRY = re.compile(r"(\d{1,9})/(\d{1,16})")
-
-
-def _packet_id(text: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise InputUnusable(f"{text!r} is neither a packet id nor an entry as `shard/seq`") from None
 
 
 def _write_document(document: Mapping[str, object], out: Path | None) -> None:
@@ -245,7 +238,7 @@ async def prove(
                 shard, seq = int(number[1]), int(number[2])
             else:
                 async with open_log() as pool, pool.acquire() as connection:
-                    shard, seq = await find_packet(connection, _packet_id(what), session_id)
+                    shard, seq = await find_packet(connection, packet_id_of(what), session_id)
             async with open_shard(shard) as pool, pool.acquire() as connection:
                 _write_document(await prove_entry(connection, TrustedKeys(keys or []).of(shard), shard, seq), out)
                 return

@@ -5,6 +5,7 @@ import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 from uuid import UUID
@@ -13,8 +14,9 @@ import asyncpg
 import typer
 
 from apc_bus.settings import ArchiveSettings
+from apc_bus.settings.database import HOME
 from apc_cli.commands.group import Commands
-from apc_cli.connections import LONGEST_STATEMENT, connect_databases, open_log
+from apc_cli.connections import LONGEST_STATEMENT, connect_databases, in_each_database, open_log
 from apc_cli.errors import InputUnusable, ServiceAway
 from apc_cli.output.output import AsJson, print_json, print_rows
 from apc_cli.output.terminal import echo
@@ -36,22 +38,30 @@ from apc_persister.archiving import drop_restored, restore_segment
 
 INTERVAL = timedelta(minutes=1)
 """Between two looks of `apc log archive`."""
+MOST_REASON = 300
+"""Characters that the guard takes."""
 _RIGHTS = "the database's user {user} may not: grant it apc_archiver"
 
 ShardOption = Annotated[int | None, typer.Option("--shard", min=0, help="Of this shard alone.")]
 
 
 @asynccontextmanager
-async def _as_archiver(shard: int | None = None) -> AsyncIterator[list[AnyConnection]]:
-    async with connect_databases(LONGEST_STATEMENT, shard) as found:
-        databases = list(found.values())
-        try:
+async def _as_archiver(shard: int | None = None) -> AsyncIterator[Mapping[str, AnyConnection]]:
+    async with connect_databases(LONGEST_STATEMENT, shard) as databases:
+        async with _archiver_alone(next(iter(databases.values()))):
             yield databases
-        except asyncpg.InsufficientPrivilegeError as error:
-            user = await databases[0].fetchval("SELECT session_user")
-            raise ServiceAway(f"{_RIGHTS.format(user=user)} ({str(error).splitlines()[0]})") from error
-        except asyncpg.InvalidParameterValueError as error:
-            raise InputUnusable(str(error)) from error
+
+
+@asynccontextmanager
+async def _archiver_alone(connection: AnyConnection) -> AsyncIterator[None]:
+    """Say in clear words what only a member of apc_archiver may."""
+    try:
+        yield
+    except asyncpg.InsufficientPrivilegeError as error:
+        user = await connection.fetchval("SELECT session_user")
+        raise ServiceAway(f"{_RIGHTS.format(user=user)} ({str(error).splitlines()[0]})") from error
+    except asyncpg.InvalidParameterValueError as error:
+        raise InputUnusable(str(error)) from error
 
 
 def add_to(app: Commands) -> None:
@@ -105,25 +115,48 @@ async def archive(
     policy = load_policy(settings.archive_policy, timedelta(days=settings.hot_days))
     stop = stop_on_signals()
     while not stop.is_set():
-        found = 0
-        async with _as_archiver() as databases:
-            log_name = await log_name_of(databases[0])
-            if log_name is None:
-                raise InputUnusable("the log has no checkpoint yet: start the log writer")
-            store = Archive.open(settings, log_name)
-            for database in databases:
-                async for step in Ageing(database, store, policy).run():
-                    found += 1
-                    _tell(step, as_json)
-            if once:
-                if not found and not as_json:
-                    segments = [dict(one) for database in databases for one in await list_segments(database)]
-                    echo(why_nothing(segments, policy))
-                return
+        looked = _Looked(settings, policy, as_json)
+        away = await in_each_database(looked.add, LONGEST_STATEMENT)
+        if not looked.has_checkpoint and away is None:
+            raise InputUnusable("the log has no checkpoint yet: start the log writer")
+        if away is not None:
+            raise away
+        if once:
+            if not looked.steps and not as_json:
+                echo(why_nothing(looked.segments, policy))
+            return
         try:
             await asyncio.wait_for(stop.wait(), INTERVAL.total_seconds())
         except TimeoutError:
             pass
+
+
+@dataclass(slots=True)
+class _Looked:
+    """What a look at the databases has done."""
+
+    settings: ArchiveSettings
+    policy: Policy
+    as_json: bool
+    steps: int = 0
+    has_checkpoint: bool = False
+    segments: list[dict[str, Any]] = field(default_factory=list)
+
+    async def add(self, name: str, pool: asyncpg.Pool, url: str) -> None:
+        """Let the segments of a database age."""
+        async with pool.acquire() as connection, _archiver_alone(connection):
+            log_name = await log_name_of(connection)
+            if log_name is None:
+                return
+            self.has_checkpoint = True
+            ageing = Ageing(connection, Archive.open(self.settings, log_name), self.policy)
+            async for step in ageing.run():
+                self.steps += 1
+                _tell(step, self.as_json)
+            if ageing.unknown:
+                said = ", ".join(sorted(ageing.unknown))
+                echo(f"apc: APC_ARCHIVE_POLICY names contracts that {name} has not: {said}", file=sys.stderr)
+            self.segments += [dict(one) for one in await list_segments(connection)]
 
 
 def why_nothing(segments: Sequence[Mapping[str, Any]], policy: Policy) -> str:
@@ -170,13 +203,13 @@ async def restore(
         raise InputUnusable("name a segment with --segment, or drop what was restored with --drop")
     async with _as_archiver(None if segment is None else shard) as databases:
         if segment is None:
-            freed = sum([await drop_restored(database) for database in databases])
+            freed = sum([await drop_restored(database) for database in databases.values()])
             if as_json:
                 print_json({"freed_bytes": freed})
             else:
                 echo(f"dropped: {_size(freed)} are free again")
             return
-        (database,) = databases
+        ((name, database),) = databases.items()
         log_name = (await origin_of(database, shard)).rpartition("/")[0]
         done = await restore_segment(database, Archive.open(ArchiveSettings(), log_name), shard, segment)
     if as_json:
@@ -184,7 +217,8 @@ async def restore(
             {"shard": shard, "first_seq": done.first, "last_seq": done.last, "rows": done.rows, "bytes": done.bytes}
         )
     else:
-        echo(f"shard {shard}, entries {done.first} to {done.last}: {done.rows:,} rows are in schema apc_restored")
+        where = "schema apc_restored" if name == HOME else f"schema apc_restored of database {name}"
+        echo(f"shard {shard}, entries {done.first} to {done.last}: {done.rows:,} rows are in {where}")
         echo(f"They take {_size(done.bytes)} of the database: `apc log restore --drop` frees it.")
 
 
@@ -208,11 +242,17 @@ async def add(
         hash_ = None if contract is None else bytes.fromhex(contract)
     except ValueError:
         raise InputUnusable(f"--contract {contract}: give its SHA-256 as 64 hex digits") from None
-    async with _as_archiver() as databases:
-        day = None if until is None else until.replace(tzinfo=UTC)
-        if not any([await names_something(one, session=session, run=run, contract=hash_) for one in databases]):
-            echo(f"apc: the log has no {_named(session, run)} yet: it is held from its first entry on", file=sys.stderr)
+    day = None if until is None else until.replace(tzinfo=UTC)
+    if not 1 <= len(reason) <= MOST_REASON:
+        raise InputUnusable(f"--reason: write 1 to {MOST_REASON} characters")
+    if day is not None and day <= datetime.now(UTC):
+        raise InputUnusable(f"--until {day:%Y-%m-%d}: give a day that is to come, UTC")
+    async with _as_archiver() as found:
+        databases = list(found.values())
+        is_known = any([await names_something(one, session=session, run=run, contract=hash_) for one in databases])
         echo(str(await hold(databases, reason, session=session, run=run, contract=hash_, until=day)))
+    if not is_known:
+        echo(f"apc: the log has no {_named(session, run)} yet: it is held from its first entry on", file=sys.stderr)
 
 
 def _named(session: str | None, run: str | None) -> str:
@@ -244,5 +284,5 @@ def _held(row: dict[str, Any]) -> str:
 async def lift(held: Annotated[UUID, typer.Argument(metavar="HOLD", help="The hold's id.")]) -> None:
     """End a hold; an entry of every shard tells of it."""
     async with _as_archiver() as databases:
-        await lift_hold(databases, held)
+        await lift_hold(list(databases.values()), held)
     echo(f"hold {held} is lifted")

@@ -5,16 +5,16 @@ import re
 import sys
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from uuid import UUID
 
+import asyncpg
 from rich.progress import Progress
 
 from apc_bus.artifacts import local_folder
-from apc_bus.settings import ArchiveSettings, BusSettings, DatabaseSettings, LogKeySettings, PersisterSettings
-from apc_bus.settings.database import HOME
-from apc_cli.connections import database_url, find_databases, open_database
+from apc_bus.settings import ArchiveSettings, DatabaseSettings, LogKeySettings, PersisterSettings
+from apc_cli.connections import in_each_database
 from apc_cli.errors import InputUnusable, LogKeyElsewhere
 from apc_cli.output.output import print_json, wants_json
 from apc_cli.output.safe_console import SafeConsole
@@ -136,39 +136,59 @@ async def verify_log(
         InputUnusable: a file without checkpoints, or with those of another log.
     """
     trusted = TrustedKeys(keys)
-    available = None if contracts is None else [load_contract(), *map(load_contract, contracts)]
     outside = read_checkpoint_files(files, trusted) if files else read_exported(trusted)
-    reports, beside, known = list[Report](), list[LogFinding](), set[int]()
-    async with database_url(BusSettings(), DatabaseSettings()) as home:
-        databases = await find_databases(home)
-        for name in (HOME, *sorted(databases.others)):
-            async with open_database(databases, name) as (pool, url), pool.acquire() as connection:
-                sizes = await read_tree_sizes(connection)
-                if not databases.others:
-                    outside = await _of_this_database(connection, outside, sizes)
-                named = {*await list_shards(connection), *outside}
-                known |= named
-                # By the guard: where home says that a shard is, log writers may write.
-                shards = sorted(named - await read_away(connection, named) if databases.others else named)
-                left = {shard: max(0, sizes.get(shard, 0) - first + 1) for shard in shards}
-                found = list[Report]()
-                async with _helpers(url, processes, sum(left.values())) as helpers:
-                    for shard in shards:
-                        with _progress(shard, left[shard], is_silent=as_json) as advance:
-                            found.append(await _verify(connection, shard, trusted, first, outside, advance, helpers))
-                await _compare_stayed(connection, found)
-                reports += found
-                beside += await _compare_beside(connection, available)
-    beside += _misplaced(known, [report.shard for report in reports])
-    if beside:
-        reports.append(Report(None, findings=beside))
+    available = None if contracts is None else [load_contract(), *map(load_contract, contracts)]
+    done = _Verified(trusted, outside, first, processes, available, as_json)
+    away = await in_each_database(done.add)
+    done.beside += [] if away else _misplaced(done.known, [report.shard for report in done.reports])
+    reports = [*done.reports, *([Report(None, findings=done.beside)] if done.beside else [])]
     if wants_json(as_json):
         print_json([_document(report) for report in reports])
     for report in reports:
-        _say(report, "checkpoints held outside" if outside else _nothing_exported())
+        _say(report, "checkpoints held outside" if done.outside else _nothing_exported())
+    if away is not None:
+        raise away
     if not reports:
         echo("the log is empty", file=sys.stderr)
     return not any(report.findings for report in reports)
+
+
+@dataclass(slots=True)
+class _Verified:
+    """What was found in the databases that were verified, and what is asked of each."""
+
+    trusted: TrustedKeys
+    outside: ExportedCheckpoints
+    first: int
+    processes: int | None
+    available: Sequence[Contract] | None
+    is_silent: bool
+    reports: list[Report] = field(default_factory=list)
+    beside: list[LogFinding] = field(default_factory=list)
+    known: set[int] = field(default_factory=set)
+    """Shards that a database or a checkpoint names."""
+
+    async def add(self, name: str, pool: asyncpg.Pool, url: str) -> None:
+        """Verify the shards of a database, and what stands beside them."""
+        has_others = bool(DatabaseSettings().other_urls)
+        async with pool.acquire() as connection:
+            sizes = await read_tree_sizes(connection)
+            if not has_others:
+                self.outside = await _of_this_database(connection, self.outside, sizes)
+            named = {*await list_shards(connection), *self.outside}
+            self.known |= named
+            # By the guard: where home says that a shard is, log writers may write.
+            shards = sorted(named - await read_away(connection, named) if has_others else named)
+            left = {shard: max(0, sizes.get(shard, 0) - self.first + 1) for shard in shards}
+            found = list[Report]()
+            async with _helpers(url, self.processes, sum(left.values())) as helpers:
+                for shard in shards:
+                    with _progress(shard, left[shard], is_silent=self.is_silent) as advance:
+                        given = (self.trusted, self.first, self.outside)
+                        found.append(await _verify(connection, shard, *given, advance, helpers))
+            await _compare_stayed(connection, found)
+            self.reports += found
+            self.beside += await _compare_beside(connection, self.available)
 
 
 def _misplaced(known: Collection[int], verified: Sequence[int | None]) -> Iterator[LogFinding]:
@@ -270,6 +290,14 @@ def archive_at(location: str, key: PublicKey) -> Archive:
     return Archive.open(settings, key.name.rpartition("/")[0])
 
 
+def packet_id_of(text: str) -> UUID:
+    """Return a packet's id. Raises InputUnusable."""
+    try:
+        return UUID(text)
+    except ValueError:
+        raise InputUnusable(f"{text!r} is neither a packet id nor an entry as `shard/seq`") from None
+
+
 async def prove_from_archive(
     location: str, what: str, keys: Sequence[str], session_id: str | None
 ) -> dict[str, object]:
@@ -287,12 +315,13 @@ async def prove_from_archive(
     if number is not None:
         key = trusted.of(int(number[1]))
         return await prove_cold(archive_at(location, key), key, int(number[2]))
+    packet_id = packet_id_of(what)
     found = []
     for shard in trusted.shards:
         archive = archive_at(location, trusted.of(shard))
         manifests = [await archive.read_manifest(shard, first) for first in await archive.segments(shard)]
         async with open_cold(archive, manifests) as cold:
-            found += await cold.find_packet(UUID(what))
+            found += await cold.find_packet(packet_id)
     matching = [one for one in found if session_id in (None, one["session_id"])]
     if len(matching) != 1:
         raise InputUnusable(f"the archive holds {len(matching) or 'no'} packets {what}: name a session, or shard/seq")

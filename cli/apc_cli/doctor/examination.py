@@ -7,6 +7,7 @@ import asyncpg
 import typer
 
 from apc_bus.database import DATABASE_AWAY, open_pool
+from apc_bus.errors import DatabaseUnavailable
 from apc_bus.settings import BusSettings, DatabaseSettings, OrchestratorSettings
 from apc_bus.topology import Topology
 from apc_cli.connections import PATIENCE, database_url, topology_url
@@ -44,7 +45,7 @@ from apc_cli.doctor.log import (
 )
 from apc_cli.output.output import AsJson, print_rows
 from apc_client.registration import inboxes_of, topology_of
-from apc_log.errors import DatabasesUnjoinable
+from apc_log.errors import NOT_JOINED, DatabasesUnjoinable
 from apc_log.heads import holds_log
 from apc_log.placement import read_databases
 from apc_log.registry import registered_agents
@@ -64,7 +65,7 @@ async def examine() -> list[Finding]:
             return [ok("broker", "in process: no APC_AMQP_URL"), *findings]
         whole = pool
         if pool is not None and database.other_urls:
-            whole = await attempt("databases", _open_pool(stack, settings, database, is_whole=True), findings)
+            whole = await attempt("log", _open_pool(stack, settings, database, is_whole=True), findings)
         return [*await _broker(settings, pool, whole), *findings]
 
 
@@ -84,7 +85,7 @@ async def _database(
     findings += await look("databases", look_at_databases(pool, database, settings.shards))
     findings += [*await _look_at_log(pool), *await look("effects", look_at_effects(pool))]
     for name, url in database.other_urls.items():
-        with suppress(*DATABASE_AWAY):  # said by look_at_databases
+        with suppress(DatabaseUnavailable, *DATABASE_AWAY):  # said by look_at_databases
             other = await open_pool(url, max_size=2, wait=PATIENCE)
             stack.push_async_callback(other.close)
             found = [one for one in await _look_at_log(other) if one.status is not Status.OK]
@@ -118,7 +119,7 @@ async def _open_pool(
     pool = await open_pool(url, max_size=2, wait=PATIENCE, parts=parts)
     stack.push_async_callback(pool.close)
     if is_whole and not await holds_log(pool):
-        raise DatabasesUnjoinable("the databases of APC_DATABASES are not read together yet: run `apc migrate`")
+        raise DatabasesUnjoinable(NOT_JOINED)
     return pool
 
 

@@ -56,6 +56,8 @@ async def test_segments_of_another_database_age_and_are_read(urls: list[str], tm
     try:
         async with full_log(away, tmp_path, shard=1) as log:
             before = await Answers.of(pool, shard=1)
+            for wrong in (("--reason", ""), ("--reason", "x", "--until", "2020-01-01")):
+                await apc("log", "hold", "add", "--session", HELD, *wrong, returns=2)
             hold = (await apc("log", "hold", "add", "--session", HELD, "--reason", "a dispute")).strip()
             assert [str(await one.fetchval(HOLDS, HELD)) for one in (pool, log.pool)] == [hold, hold]
             assert await archived() == [("1", "archived"), ("1", "waits")] * 2

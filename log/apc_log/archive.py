@@ -334,6 +334,9 @@ class Archive:
         """Return the archive that the settings name. Raises ArchiveError: they name none, or it cannot be opened."""
         if settings.archive_url is None:
             raise ArchiveError("there is no archive: set APC_ARCHIVE_URL to a folder or s3://bucket/prefix")
+        folder = local_folder(settings.archive_url)
+        if folder is not None and folder.exists() and not folder.is_dir():
+            raise ArchiveError(f"APC_ARCHIVE_URL {settings.archive_url} is a file: name a folder")
         return cls(
             settings.archive_url,
             log_name,

@@ -185,3 +185,9 @@ def test_a_log_name_that_would_lead_elsewhere(tmp_path: Path, name: str) -> None
 def test_no_archive_is_configured() -> None:
     with pytest.raises(ArchiveError, match="set APC_ARCHIVE_URL"):
         Archive.open(ArchiveSettings(), "a-log")
+
+
+def test_a_file_is_no_archive(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArchiveError, match=r"APC_ARCHIVE_URL .*file is a file: name a folder"):
+        Archive.open(ArchiveSettings(archive_url=str(tmp_path / "file")), "log")

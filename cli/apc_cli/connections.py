@@ -24,8 +24,8 @@ from apc_bus.settings.database import HOME
 from apc_bus.topology import AgentQueues, Topology
 from apc_cli.errors import InputUnusable, ServiceAway
 from apc_log.errors import NOT_JOINED
-from apc_log.heads import AnyConnection, holds_log
-from apc_log.placement import Databases, objection_to, read_database_places, read_databases, read_open_sessions
+from apc_log.heads import AnyConnection, find_elsewhere, holds_log
+from apc_log.placement import Databases, objection_to, read_databases, read_open_sessions
 from apc_log.registry import read_registry, registered_agents
 
 if TYPE_CHECKING:
@@ -200,10 +200,8 @@ async def open_log_with_url(
 
 async def _require_all_here(pool: asyncpg.Pool) -> None:
     """Raise InputUnusable when other databases have shards of the log, which would be left out."""
-    away = {shard: place.database for shard, place in (await read_database_places(pool)).items()}
-    for shard, name in sorted(away.items()):
-        if name != HOME:
-            raise InputUnusable(f"shard {shard} of the log is in database {name!r}: name it in APC_DATABASES")
+    if (place := await find_elsewhere(pool)) is not None:
+        raise InputUnusable(f"shard {place[0]} of the log is in database {place[1]!r}: name it in APC_DATABASES")
 
 
 @asynccontextmanager

@@ -27,6 +27,7 @@ AnyConnection = asyncpg.Connection | PoolConnectionProxy
 
 
 _HOLDS_LOG = "SELECT to_regclass('apc_log.agent_packets') IS NOT NULL"
+_ELSEWHERE = "SELECT shard, database FROM apc_log.shard_places WHERE database IS NOT NULL ORDER BY shard LIMIT 1"
 _HEAD = "SELECT epoch, holder, batch_no, next_seq FROM apc_log.shards WHERE shard = $1"
 _GIVEN = """
 SELECT given.epoch, given.mark_epoch, given.mark_batch_no, head.epoch AS newest
@@ -65,6 +66,12 @@ class GivenEpoch:
 async def holds_log(pool: asyncpg.Pool) -> bool:
     """Return whether the database has the tables of the log."""
     return bool(await pool.fetchval(_HOLDS_LOG))
+
+
+async def find_elsewhere(pool: asyncpg.Pool) -> tuple[int, str] | None:
+    """Return a shard that is in another database of the log, and the name of that; None when there is none."""
+    row = await pool.fetchrow(_ELSEWHERE)
+    return None if row is None else (row["shard"], row["database"])
 
 
 async def read_head(pool: asyncpg.Pool, shard: int) -> ShardHead:

@@ -27,6 +27,7 @@ INSERT INTO apc_log.checkpoint_exports (shard, target, tree_size) SELECT shard, 
 """
 
 
+@pytest.mark.timeout(300)  # 130,000 entries over postgres_fdw, and everything is asked for twice
 async def test_segments_of_another_database_age_and_are_read(urls: list[str], tmp_path: Path) -> None:
     home, away = urls
     (tmp_path / "policy.yaml").write_text("release_after: 0.001\n")

@@ -172,10 +172,7 @@ async def connect_databases(
 
 async def find_databases(url: str) -> Databases:
     """Return the databases of the log whose home this URL names. Raises DatabaseUnavailable when it is away."""
-    try:
-        return await read_databases(url, DatabaseSettings().other_urls)
-    except DATABASE_AWAY as error:
-        raise DatabaseUnavailable(f"Postgres does not answer ({first_line(error)})") from error
+    return await read_databases(url, DatabaseSettings().other_urls)
 
 
 async def require_agent(pool: asyncpg.Pool, agent_id: str | None) -> None:

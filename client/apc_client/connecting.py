@@ -28,7 +28,7 @@ from apc_contracts.errors import InputUnusable
 from apc_contracts.identity.registry import CLIENT
 from apc_log.errors import NOT_JOINED, DatabasesUnjoinable
 from apc_log.heads import holds_log
-from apc_log.placement import read_parts
+from apc_log.placement import read_databases
 from apc_log.queries import get_session
 from apc_log.registry import read_contracts
 
@@ -221,7 +221,7 @@ async def _over_rabbit(
     from apc_bus.rabbit import connect_rabbit
 
     quick = bus.model_copy(update={"connect_patience": CONNECT_PATIENCE})
-    parts = await read_parts(url, others)
+    parts = (await read_databases(url, others)).parts
     pool = await open_pool(url, max_size=2, wait=CONNECT_PATIENCE, parts=parts)
     try:
         if parts is not None and not await holds_log(pool):

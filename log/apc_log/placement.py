@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 
-from apc_bus.database import DATABASE_AWAY, Parts, connect, first_line, open_pool
+from apc_bus.database import DATABASE_AWAY, connect, first_line, open_pool
 from apc_bus.errors import DatabaseUnavailable, ShardsDiffer
 from apc_bus.settings.database import HOME
 from apc_contracts.identity.ids import NUMBERS_OF_SHARDS, shard_of
@@ -321,25 +321,20 @@ class Databases:
         return self.home if name == HOME else self.others[name]
 
 
-async def read_parts(home: str, others: Mapping[str, str]) -> Parts | None:
-    """Return the other databases of a log with their shards, as `open_pool` takes them. Raises DatabaseUnavailable."""
-    try:
-        return (await read_databases(home, others)).parts
-    except DATABASE_AWAY as error:
-        raise DatabaseUnavailable(f"Postgres does not answer ({first_line(error)})") from error
-
-
 async def read_databases(home: str, others: Mapping[str, str]) -> Databases:
     """Return the databases of a log; the home one is asked where the shards are, if there are others.
 
-    Raises OSError or the errors of asyncpg when the home database is away.
+    Raises DatabaseUnavailable when the home database is away.
     """
     if not others:
         return Databases(home)
-    connection = await connect(home, is_reader=True)
     try:
-        places = await read_database_places(connection)
-        away = {shard: place.database for shard, place in places.items() if place.database != HOME}
-        return Databases(home, others, away)
-    finally:
-        await connection.close()
+        connection = await connect(home, is_reader=True)
+        try:
+            places = await read_database_places(connection)
+        finally:
+            await connection.close()
+    except DATABASE_AWAY as error:
+        raise DatabaseUnavailable(f"Postgres does not answer ({first_line(error)})") from error
+    away = {shard: place.database for shard, place in places.items() if place.database != HOME}
+    return Databases(home, others, away)

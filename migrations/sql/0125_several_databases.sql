@@ -184,12 +184,21 @@ BEGIN
     WHERE one.shard = in_shard;
 END $$;
 
--- Takes a hold of another database of the log: the shards that it names rows of may be here from now on.
+-- Takes a hold of another database of the log: the shards that it names rows of may be here from now on. An id that holds
+-- something else here is refused, or the hold would be lost without a word.
 CREATE FUNCTION apc_guard.adopt_hold(hold jsonb) RETURNS void
-LANGUAGE sql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-    INSERT INTO apc_guard.holds SELECT * FROM jsonb_populate_record(NULL::apc_guard.holds, hold)
-    ON CONFLICT (hold_id) DO NOTHING
-$$;
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    given constant apc_guard.holds := jsonb_populate_record(NULL::apc_guard.holds, hold);
+BEGIN
+    INSERT INTO apc_guard.holds SELECT given.* ON CONFLICT (hold_id) DO NOTHING;
+    IF NOT EXISTS (SELECT FROM apc_guard.holds AS here WHERE here.hold_id = given.hold_id
+                   AND (here.session_id, here.run_id, here.contract_hash)
+                       IS NOT DISTINCT FROM (given.session_id, given.run_id, given.contract_hash)) THEN
+        RAISE EXCEPTION 'hold % names something else in database %', given.hold_id,
+            (SELECT name FROM apc_guard.database_name) USING ERRCODE = 'object_not_in_prerequisite_state';
+    END IF;
+END $$;
 
 -- Lets the log of a shard that has arrived go on here.
 CREATE FUNCTION apc_guard.open_shard(in_shard integer) RETURNS void

@@ -286,7 +286,7 @@ class Archiver:
         stopping = asyncio.create_task(stop.wait())
         backoff = Backoff(2 * INTERVAL.total_seconds(), _LONGEST_PAUSE_S)
         while not stop.is_set():
-            looking = asyncio.create_task(self._try())
+            looking = asyncio.create_task(self.look())
             await asyncio.wait((looking, stopping), return_when=asyncio.FIRST_COMPLETED)
             if stop.is_set():
                 await cancelled(looking)
@@ -298,8 +298,8 @@ class Archiver:
                 pause_s = backoff.take()
             await asyncio.wait((stopping,), timeout=pause_s)
 
-    async def _try(self) -> bool:
-        """Look into each database, whether or not another one can be looked into; return whether all could be."""
+    async def look(self) -> bool:
+        """Do what there is to do in each database, whatever keeps it from another; return whether nothing did."""
         for name, pool in self._databases.pools.items():
             try:
                 await self._look(name, pool)
@@ -311,11 +311,6 @@ class Archiver:
             else:
                 self._failures.pop(name, None)
         return not self._failures
-
-    async def look(self) -> None:
-        """Do what there is to do in each database. Raises as `Ageing.run`."""
-        for name, pool in self._databases.pools.items():
-            await self._look(name, pool)
 
     async def _look(self, name: str, pool: asyncpg.Pool) -> None:
         self._full_since[name] = (await read_unarchived(pool))["since"]

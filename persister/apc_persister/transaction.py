@@ -216,7 +216,7 @@ class Part:
 
 @dataclass(slots=True)
 class Work:
-    """What becomes of a part within its transaction."""
+    """A part while its transaction works on it."""
 
     part: Part
     intake: BatchIntake

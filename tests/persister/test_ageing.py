@@ -361,7 +361,7 @@ async def test_the_service_archives_and_tells_why_it_does_not(
             Archiver(LogDatabases(pool), there, NOW),
             sample("apc_archive_segments_total", done="archived"),
         )
-        await archiver.look()
+        assert await archiver.look()
         assert await ageing.states() == ["recorded", "recorded", "open"]
         assert (archiver.problems, sample(WAITING)) == ([], 0)
         assert sample("apc_archive_segments_total", done="archived") == before + 2

@@ -8,7 +8,7 @@ import asyncpg
 from apc_bus.database import Parts, open_pool
 from apc_bus.settings import ArchiveSettings, DatabaseSettings
 from apc_log.heads import READING
-from apc_log.placement import read_parts
+from apc_log.placement import read_databases
 
 READER = "apc_reader"
 STATE_READER = "apc_state_reader"
@@ -37,7 +37,7 @@ async def open_reader(url: str, wait: timedelta) -> asyncpg.Pool:
         wait,
         _CONNECTIONS,
         {"role": READER, **_SETTINGS, **READING},
-        await read_parts(url, DatabaseSettings().other_urls),
+        (await read_databases(url, DatabaseSettings().other_urls)).parts,
     )
     archive = ArchiveSettings()
     if archive.archive_url is not None:

@@ -182,7 +182,7 @@ class ReadColumn:
     notes: list[str] = field(default_factory=list)
 
     def labels(self, raw: Values) -> Values:
-        """Return what a model shall predict: truths, times of day and dates are classes, as they are written."""
+        """Return what a model predicts: truths, times of day and dates are classes, as they are written."""
         is_worded = self.unit in (TRUTH, TIME) or self.kind is ColumnKind.DATE
         if is_worded or pd.api.types.infer_dtype(raw, skipna=True) == "boolean":
             return stripped(raw.astype(object).map(str, na_action="ignore"))

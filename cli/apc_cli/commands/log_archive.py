@@ -74,8 +74,12 @@ def add_to(app: Commands) -> None:
 
 async def segments(shard: ShardOption = None, as_json: AsJson = False) -> None:
     """Print the segments of the log: range, state, what keeps each in the database, sizes, age."""
-    async with connect_databases(LONGEST_STATEMENT, shard) as databases:
-        rows = [dict(row) for database in databases.values() for row in await list_segments(database, shard)]
+    rows: list[dict[str, Any]] = []
+
+    async def add(name: str, pool: asyncpg.Pool, url: str) -> None:
+        rows.extend(dict(row) for row in await list_segments(pool, shard))
+
+    away = await in_each_database(add, LONGEST_STATEMENT)
     rows.sort(key=lambda row: (row["shard"], row["first_seq"]))
     shown = []
     for row in rows:
@@ -85,6 +89,8 @@ async def segments(shard: ShardOption = None, as_json: AsJson = False) -> None:
         sizes = {"database": _size(row["hot_bytes"]), "archive": _size(row["archived_bytes"])}
         shown.append(of_row | sizes)
     print_rows(shown, title="segments", as_json=as_json, empty="the log has no entry", document=rows)
+    if away is not None:
+        raise away
 
 
 def _size(size: int | None) -> str:

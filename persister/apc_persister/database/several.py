@@ -115,10 +115,13 @@ _ADOPT_HOLD = "SELECT apc_guard.adopt_hold($1::text::jsonb)"
 
 
 async def _share_holds(databases: Databases, name: str) -> None:
-    """Let a database know every hold before it has the first entry of a shard."""
+    """Let a database know every hold before it has an entry of a shard. Raises MoveImpossible."""
     for other in databases:
         for row in await databases[other].fetch(_HOLDS) if other != name else ():
-            await databases[name].execute(_ADOPT_HOLD, row[0])
+            try:
+                await databases[name].execute(_ADOPT_HOLD, row[0])
+            except asyncpg.ObjectNotInPrerequisiteStateError as error:
+                raise MoveImpossible(f"{error}: somebody gave it the id of one of {other}; lift it there") from error
 
 
 async def switch_place(databases: Databases, shard: int, name: str) -> None:
@@ -261,6 +264,7 @@ class Move:
             await self._finish()
             return source
         await self._check(source, moving_to)
+        await _share_holds(self.databases, self.target)  # what is held from now on is held in every database
         await home.execute(_LEAVE, self.shard, self.target)
         crash_point("move.after_leave")
         if await self.databases[source].fetchval(_STATE_OF, self.shard) == "here":
@@ -275,7 +279,6 @@ class Move:
         await self._copy(source)
         crash_point("move.after_copy")
         await self._verify(source)
-        await _share_holds(self.databases, self.target)
         await self.databases[self.target].execute(_OPEN, self.shard)
         crash_point("move.after_open")
         await switch_place(self.databases, self.shard, self.target)

@@ -155,6 +155,22 @@ async def test_what_cannot_move(two: TwoDatabases) -> None:
         await until(two.has_entries(two.east, 1, 3))
 
 
+async def test_a_hold_whose_id_names_something_else_there_is_not_left_behind(two: TwoDatabases) -> None:
+    gate = two.gate(1)
+    await gate.open()
+    async with two.writing():
+        await gate.log([packet_entry()])
+        await until(two.has_entries(two.home, 1, 1))
+        held = await two.home.fetchval(HOLD, "of-1")
+        await two.east.execute("SELECT apc_guard.hold('another', NULL, NULL, 'hides it', NULL, $1)", held)
+        with pytest.raises(MoveImpossible, match=f"hold {held} names something else in database east"):
+            await move(two)
+        async with two.home.acquire() as home:
+            assert await read_place(home, 1) == ("home", None)
+        await gate.log([packet_entry()])  # it is served as before
+        await until(two.has_entries(two.home, 1, 3))
+
+
 async def test_a_copy_that_is_not_what_was_copied_is_not_opened(two: TwoDatabases, postgres_url: str) -> None:
     gate = two.gate(1)
     await gate.open()
